@@ -38,7 +38,7 @@ SECTIONS = {
 }  # fmt: skip
 #: Sections of ``remat --help`` with their commands; others come last.
 COMMANDS = {
-    "Find schedules": ("solve", "improve", "minimize", "order"),
+    "Find schedules": ("solve", "improve", "minimize", "order", "plan"),
     "Compare": ("compare", "frontier", "batch", "fit", "bounds", "study"),
     "Check": ("validate", "verify"),
     "See": ("show", "plot", "view", "layers", "trace", "traffic"),

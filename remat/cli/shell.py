@@ -36,6 +36,7 @@ from remat.cli import (
     new,
     order,
     partition,
+    plan,
     plot,
     rewrite,
     show,
@@ -114,10 +115,10 @@ app = typer.Typer(
 )  # fmt: skip
 for module in (
     solve, improve, minimize, order, compare, frontier, batch, config, validate, verify, traffic, bounds, show,
-    partition, plot, view, layers, trace, generate, capture, fit, convert, export, rewrite, deploy, backends, warm_up,
-    allocate, arenas, zoo, new,
+    partition, plan, plot, view, layers, trace, generate, capture, fit, convert, export, rewrite, deploy, backends,
+    warm_up, allocate, arenas, zoo, new,
 ):  # fmt: skip
-    reads_models = module not in (config, generate, capture, fit, backends, warm_up, zoo, new)
+    reads_models = module not in (config, generate, capture, fit, plan, backends, warm_up, zoo, new)
     function = _with_bytes(_with_values(module.command)) if reads_models else module.command
     app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=Command)(function)
 

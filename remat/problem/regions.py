@@ -44,10 +44,21 @@ class Region:
     unsavable: frozenset[str] = frozenset()
 
 
-def regions_of(problem: Problem, groups: Mapping[str, Iterable[str]]) -> tuple[Region, ...]:
+def regions_of(
+    problem: Problem, groups: Mapping[str, Iterable[str]], backward: Mapping[str, Iterable[str]] | None = None
+) -> tuple[Region, ...]:
     """Return regions with these ops; replay and entry follow from the reads of the backward pass.
 
     A group without a value that the backward pass reads is left out.
+
+    Parameters
+    ----------
+    problem : Problem
+    groups : mapping of str to iterable of str
+        Ops of the forward pass of each region.
+    backward : mapping of str to iterable of str, optional
+        Ops of the backward pass of each region, whose reads count. Otherwise those of all ops do, although what the
+        next region reads is kept as its input.
 
     Raises
     ------
@@ -75,12 +86,13 @@ def regions_of(problem: Problem, groups: Mapping[str, Iterable[str]]) -> tuple[R
                 raise ProblemError(f"op {op!r} is in region {owner[op]!r} and in region {name!r}", "region")
         places = sorted({int(arrays.position[graph.op_index[op]]) for op in members})
         last, entry = -1, len(order)
+        own = None if backward is None else {int(arrays.position[graph.op_index[op]]) for op in backward.get(name, ())}
         for rank, place in enumerate(places):
             for tensor in arrays.op_outputs[order[place]].tolist():
                 readers = arrays.position[arrays.consumers[tensor]]
-                readers = readers[readers >= step.first_backward]
-                if len(readers):
-                    last, entry = rank, min(entry, int(readers.min()))
+                counted = [at for at in readers.tolist() if at >= step.first_backward and (own is None or at in own)]
+                if counted:
+                    last, entry = rank, min(entry, *counted)
         if last >= 0:
             names = tuple(graph.op_names[order[place]] for place in places)
             found.append(Region(name, names, names[: last + 1], graph.op_names[order[entry]]))

@@ -23,6 +23,9 @@ from remat.torch.memory import measure_peak as measure_peak
 from remat.torch.memory import profiled_memory as profiled_memory
 from remat.torch.memory import track_storages as track_storages
 from remat.torch.peers import compare_peers as compare_peers
+from remat.torch.policies import Policy as Policy
+from remat.torch.policies import PolicyReport as PolicyReport
+from remat.torch.policies import policy as policy
 from remat.torch.rematerialized.compile_backend import CompileBackend as CompileBackend
 from remat.torch.rematerialized.compile_backend import backend as backend
 from remat.torch.rematerialized.module import Rematerialized as Rematerialized

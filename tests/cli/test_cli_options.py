@@ -22,8 +22,8 @@ DIFFERENT = {"memory", "order", "check", "cost", "option", "to", "output", "mach
              "count-constant-memory"}  # fmt: skip
 #: Commands with a time limit that lack threads, seed or quiet, since they have nothing to divide, draw or show.
 LACKING = {
-    "threads": {"partition", "rewrite", "library run"}, "seed": {"bounds", "partition"},
-    "quiet": {"partition"},
+    "threads": {"partition", "plan", "rewrite", "library run"}, "seed": {"bounds", "partition", "plan"},
+    "quiet": {"partition", "plan"},
 }  # fmt: skip
 ACCEPTED = {
     "SIZE": {"8G": 8 * 2**30, "16 gib": 16 * 2**30, "1.5 KB": 1500, "1000": 1000},

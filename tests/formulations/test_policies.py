@@ -170,7 +170,7 @@ def chain() -> tuple[Problem, dict[str, list[str]]]:
 
 
 @pytest.mark.parametrize("method", [PolicySearch, Policies])
-def test_a_chain_replays_two_values(method: type) -> None:
+def test_two_values_of_a_chain_are_replayed(method: type) -> None:
     problem, groups = chain()
     options = PoliciesOptions(regions_of(problem, groups))
     found = solve(replace(problem, budget=8), method, "highs" if method is Policies else "cp-sat",

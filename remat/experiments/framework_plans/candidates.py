@@ -1,0 +1,144 @@
+"""Settings that each training framework can express, as regions with saved ops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from remat.experiments.framework_plans.layers import ATTENTION, NORM, PRODUCT, Layers
+from remat.problem.regions import Region
+
+
+class Candidate(NamedTuple):
+    """Setting of a framework."""
+
+    name: str
+    regions: tuple[Region, ...]
+    code: str
+    saved: frozenset[str] = frozenset()
+
+
+#: MaxText's policies by the names of values that they save on the device.
+MAXTEXT_POLICIES: Mapping[str, tuple[str, ...]] = {
+    "full": (),
+    "save_qkv_proj": ("query_proj", "key_proj", "value_proj", "qkv_proj"),
+    "save_out_proj": ("out_proj",),
+    "save_dot_except_mlp": ("query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj"),
+    "save_dot_except_mlpwi": ("query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj", "mlpwo"),
+    "save_dot_with_context_except_mlp": ("query_proj", "key_proj", "value_proj", "qkv_proj", "context", "out_proj"),
+    "minimal": ("query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo"),
+    "minimal_with_context": (
+        "query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo", "context",
+    ),
+}  # fmt: skip
+#: Modules of Megatron's selective recomputation, by kind of op or path within a layer.
+MEGATRON_MODULES = {"core_attn": ATTENTION, "mlp": re.compile(r"mlp|feed_forward|ffn"), "layernorm": NORM}
+
+
+def _chosen(layers: Sequence[str]) -> list[list[str]]:
+    return [[layer] for layer in layers]
+
+
+def hugging_face(layers: Layers) -> Iterator[Candidate]:
+    """Yield checkpoints of all layers, and of every n-th and the first n layers."""
+    names = layers.names
+    start = 'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})'
+    yield Candidate("all layers", layers.regions(_chosen(names)), start)
+    for some, what in _subsets(names):
+        without = [name for name in names if name not in some]
+        code = f"{start}\nfor path in {without!r}:\n    model.get_submodule(path).gradient_checkpointing = False"
+        yield Candidate(what, layers.regions(_chosen(some)), code)
+
+
+def _subsets(names: Sequence[str]) -> Iterator[tuple[list[str], str]]:
+    for step in (2, 3, 4):
+        if len(names) > step:
+            yield list(names[::step]), f"every {step} layers"
+    for count in range(1, len(names)):
+        yield list(names[:count]), f"first {count} layers"
+
+
+def megatron(layers: Layers) -> Iterator[Candidate]:
+    """Yield full recomputation by block and uniform, and selective recomputation of modules."""
+    names, flags = layers.names, "--recompute-granularity full --recompute-method"
+    for count in range(1, len(names) + 1):
+        code = f"{flags} block --recompute-num-layers {count}"
+        yield Candidate(f"full, block, {count}", layers.regions(_chosen(names[:count])), code)
+    for size in range(2, len(names) // 2 + 1):
+        if len(names) % size == 0:
+            groups = [names[k : k + size] for k in range(0, len(names), size)]
+            code = f"{flags} uniform --recompute-num-layers {size}"
+            yield Candidate(f"full, uniform, {size}", layers.regions(groups), code)
+    kinds = {word: layers.parts(pattern) for word, pattern in MEGATRON_MODULES.items()}
+    for some in (("core_attn",), ("layernorm",), ("mlp",), ("core_attn", "layernorm"), ("core_attn", "mlp")):
+        if all(kinds[word] for word in some):
+            regions = tuple(region for word in some for region in kinds[word])
+            code = f"--recompute-granularity selective --recompute-modules {' '.join(some)}"
+            yield Candidate(f"selective, {' '.join(some)}", regions, code)
+
+
+def torchtitan(layers: Layers) -> Iterator[Candidate]:
+    """Yield full, every n-th layer, and the list of ops that torchtitan saves (every second matrix product)."""
+    names = layers.names
+    code = '[activation_checkpoint]\nmode = "{}"'
+    yield Candidate("full", layers.regions(_chosen(names)), code.format("full"))
+    for step in range(2, min(len(names), 8) + 1):
+        more = f'\nselective_ac_option = "{step}"'
+        yield Candidate(
+            f"selective, {step}", layers.regions(_chosen(names[step - 1 :: step])), code.format("selective") + more
+        )
+    saved = {*layers.kinds(ATTENTION)}
+    products = set(layers.kinds(PRODUCT))
+    for ops in layers.forward.values():
+        saved.update([op for op in ops if op in products][::2])
+    yield Candidate(
+        "selective, op", layers.regions(_chosen(names)), code.format("selective") + '\nselective_ac_option = "op"',
+        frozenset(saved),
+    )  # fmt: skip
+
+
+def maxtext(layers: Layers) -> Iterator[Candidate]:
+    """Yield MaxText's named policies, and custom ones that save one more value at a time."""
+    regions, values = layers.regions(_chosen(layers.names)), layers.values
+    for name, words in MAXTEXT_POLICIES.items():
+        saved = frozenset(op for word in words for op in values.get(word, ()))
+        yield Candidate(name, regions, f"remat_policy: {name}", saved)
+    for some in _growing(layers, values):
+        lines = [f"{word}: {'device' if word in some else 'remat'}" for word in values]
+        saved = frozenset(op for word in some for op in values[word])
+        yield Candidate(f"custom, {' '.join(some)}", regions, "\n".join(["remat_policy: custom", *lines]), saved)
+
+
+def jax(layers: Layers) -> Iterator[Candidate]:
+    """Yield policies that save more and more named values of each layer."""
+    regions, values = layers.regions(_chosen(layers.names)), layers.suffixes
+    yield Candidate("nothing saved", regions, "policy = jax.checkpoint_policies.nothing_saveable")
+    for some in _growing(layers, values):
+        saved = frozenset(op for word in some for op in values[word])
+        words = ", ".join(f'"{word}"' for word in some)
+        code = (
+            "# in each layer, for each of these names: x = jax.ad_checkpoint.checkpoint_name(x, name)\n"
+            f"policy = jax.checkpoint_policies.save_only_these_names({words})"
+        )
+        yield Candidate(f"saves {len(some)} names: {' '.join(some)}", regions, code, saved)
+
+
+def _growing(layers: Layers, values: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """Yield names by descending cost per byte: the first one, the first two, ..."""
+    arrays, index = layers.problem.graph.arrays, layers.problem.graph.op_index
+
+    def worth(word: str) -> float:
+        ops = [index[op] for op in values[word]]
+        size = sum(int(arrays.size[arrays.op_outputs[op]].sum()) for op in ops)
+        return float(sum(int(arrays.cost[op]) for op in ops) / (size + 1))
+
+    ranked = sorted(values, key=lambda word: -worth(word))
+    for count in range(1, len(ranked) + 1):
+        yield tuple(ranked[:count])
+
+
+#: Settings of each framework, by its name on the command line.
+CANDIDATES: Mapping[str, Callable[[Layers], Iterator[Candidate]]] = {
+    "hf": hugging_face, "megatron": megatron, "torchtitan": torchtitan, "maxtext": maxtext, "jax": jax,
+}  # fmt: skip

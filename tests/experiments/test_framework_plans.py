@@ -1,0 +1,75 @@
+"""Plans for training frameworks: settings as regions, certified, the cheapest that fits first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from refusals import refused
+
+from remat import Problem, validate
+from remat.cli import main
+from remat.experiments.framework_plans import FRAMEWORKS, framework_plan
+from remat.experiments.framework_plans.layers import Layers
+from remat.graphs import ComputeGraph
+from remat.graphs.families import unit_chain
+from remat.graphs.zoo.language_models import decoder
+
+
+@pytest.fixture(scope="module")
+def graph() -> ComputeGraph:
+    return decoder(layers=3)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_settings_are_certified_and_the_cheapest_that_fits_comes_first(framework: str, graph: ComputeGraph) -> None:
+    problem = Problem(graph, "75%")
+    plan = framework_plan(problem, framework, time_limit=1)
+    chosen = plan.chosen
+    assert chosen is not None and len(plan.settings) > 3
+    for each in plan.settings:
+        certificate = validate(graph, each.schedule, problem.rules)
+        assert certificate.cost == each.certificate.cost and each.fits == (
+            certificate.peak <= (problem.budget_bytes or 0)
+        )
+        if each.fits:
+            assert certificate.cost >= chosen.certificate.cost
+    assert plan.best.certificate is not None and plan.best.certificate.cost <= chosen.certificate.cost
+    replays = next(each for each in plan.settings if each.name in REPLAYS)
+    assert replays.certificate.recomputations == 14 * 3  # of 16 ops of a layer, all but the last product and its sum
+
+
+REPLAYS = ("all layers", "full, block, 3", "full", "nothing saved")
+
+
+def test_names_of_values_are_matched(graph: ComputeGraph) -> None:
+    layers = Layers(Problem(graph, "75%"))
+    assert layers.names == ["layers.0", "layers.1", "layers.2"]
+    assert layers.values["query_proj"] == [f"layers.{k}.attn.q" for k in range(3)]
+    assert set(layers.values) == {
+        "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo",
+    }  # fmt: skip
+    assert "mlp.gate" in layers.suffixes
+
+
+def test_plans_refuse_unknown_frameworks_and_graphs_without_layers(graph: ComputeGraph) -> None:
+    with refused("problem.framework", culprit="deepspeed"):
+        framework_plan(Problem(graph, "75%"), "deepspeed")
+    with refused("problem.no-layers", culprit="unit-chain-4"):
+        framework_plan(Problem(unit_chain(4), "75%"), "hf")
+    with refused("problem.no-budget"):
+        framework_plan(Problem(graph), "hf")
+
+
+def test_plans_are_written_as_text_to_paste_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph, flags = tmp_path / "llama.json", tmp_path / "flags.txt"
+    decoder(layers=4).save(graph)
+    assert main(["plan", str(graph), "--for", "megatron", "-b", "90%", "-t", "1", "-o", str(flags)]) == 0
+    assert flags.read_text().startswith("--recompute-granularity")
+    assert "extra time" in capsys.readouterr().out
+    assert main(["plan", str(graph), "--for", "jax", "-b", "90%", "-t", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["framework"] == "jax" and found["code"].startswith("#")
+    assert main(["plan", str(graph), "-b", "1%", "-t", "1"]) == 1
+    assert "no setting of hf keeps" in capsys.readouterr().out
