@@ -111,6 +111,7 @@ def naive(  # noqa: C901 - plain loops, to be checked by eye
                 leaving.add(name)
         else:
             copies.remove(name)
+            leaving.discard(name)
 
     for k, (word, name) in enumerate(steps):
         awaited: set[str] = set()  # tensors whose fetch has ended after this step
