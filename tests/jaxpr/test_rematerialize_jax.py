@@ -1,5 +1,8 @@
 """Losses of JAX that run by a schedule: values, gradients and XLA's memory."""
 
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -240,3 +243,14 @@ def test_verification_finds_wrong_gradients():
         VerificationError, match=r"the gradient\[0\]\[1\]\['up'\] differs by 0\.\d+ of its largest entry"
     ):
         verify(mlp, wrong, Arguments((LAYERS[:2], BATCH), {}), (0,), False)
+
+
+@pytest.mark.slow
+def test_example_trains_as_without_a_budget(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    example = import_module("jax_mlp")
+    sizes = ["--layers", "3", "--width", "16", "--batch", "64", "--time-limit", "20", "--budget"]
+    within = example.train(example.parse([*sizes, "40%"]))
+    assert within == pytest.approx(example.train(example.parse([*sizes, "100%"])), rel=1e-5)
+    assert within == sorted(within, reverse=True)
+    assert "XLA assigns" in capsys.readouterr().out
