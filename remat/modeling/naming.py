@@ -21,14 +21,15 @@ def variable_names(model: Model, labels: Labels) -> list[str]:
     """Return a name for every variable: its block and labels, or its number in a block without labels.
 
     Names of users are cut to :data:`LONGEST` characters, others than letters, digits, dots and underscores replaced;
-    those that are then equal get a number.
+    those that are then equal get a number. A block whose name begins with a digit, which the LP format refuses, gets a
+    letter.
 
     Examples
     --------
     >>> model = Model("two blocks")
-    >>> run, other = model.booleans("R", 3), model.booleans("order 1", 2)
+    >>> run, other = model.booleans("R", 3), model.booleans("(4) covers", 2)
     >>> variable_names(model, {"R": {"stage": [0, 1, 2], "op": ["a b", "a/b", "c"]}})
-    ['R(0,a_b)', 'R(1,a_b~2)', 'R(2,c)', 'order_1(0)', 'order_1(1)']
+    ['R(0,a_b)', 'R(1,a_b~2)', 'R(2,c)', 'v_4_covers(0)', 'v_4_covers(1)']
     """
     words = dict.fromkeys(
         word for axes in labels.values() for axis in axes.values() for word in axis if isinstance(word, str)
@@ -36,6 +37,7 @@ def variable_names(model: Model, labels: Labels) -> list[str]:
     safe = dict(zip(words, _unique(words), strict=True))
     names: list[str] = []
     for block, name in zip(model.blocks, _unique(block.name for block in model.blocks), strict=True):
+        name = f"v_{name}" if name[:1].isdigit() else name
         axes = list(labels.get(block.name, {"number": range(block.index.size)}).values())
         names += [
             f"{name}({','.join(str(safe.get(part, part)) for part in parts)})" for parts in zip(*axes, strict=True)

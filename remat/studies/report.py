@@ -226,7 +226,7 @@ class Report:
         axes.set(xlabel=f"ratio of {word} to the best", ylabel="share of problems", ylim=(-0.02, 1.02), xlim=(1, end))
         if end > 3:
             logarithmic(axes)
-        axes.legend(loc="lower right")
+        _legend(axes)
         return figure
 
     def _curves(self, label: str, curve: Callable[[Result], Curve]) -> Figure:
@@ -260,7 +260,7 @@ class Report:
             axes.fill_between(times, bands[0], bands[2], step="post", alpha=0.15, color=style["color"], linewidth=0)
         axes.set(xlabel="seconds", ylabel=label, xlim=(0.9 * low, 1.1 * high))
         logarithmic(axes)
-        axes.legend(loc="upper right")
+        _legend(axes)
         return figure
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -320,10 +320,13 @@ class Report:
         limits = [each.cell.run.get("config", {}).get("solve", {}) for each in self.results]
         seconds = {f"{limit['time_limit']:g} s" for limit in limits if limit.get("time_limit")}
         threads = {str(limit["threads"]) for limit in limits if "threads" in limit}
+        clocks = {each.cell.run.get("clock", "wall") for each in self.results}
+        limited = ", ".join(sorted(seconds)) or "none"
+        limited += " of processor time" if seconds and clocks == {"processor"} else ""
         left_out = len(self._problems) - len(self._feasible)
         facts = [
             f"{done:,} of {len(self.results):,} cells finished: {len(self.methods):,} methods, "
-            f"{len(instances):,} instances, {len(seeds):,} seeds. Time limit {', '.join(sorted(seconds)) or 'none'}, "
+            f"{len(instances):,} instances, {len(seeds):,} seeds. Time limit {limited}, "
             f"threads {', '.join(sorted(threads)) or '-'}.",
             f"remat {', '.join(sorted(versions)) or '-'}; {', '.join(sorted(hosts)) or '-'}.",
             "Every schedule was certified again when this report was made. Click on a column to sort.",
@@ -351,6 +354,11 @@ def _style(method: str, number: int) -> dict[str, Any]:
         return {"label": label, "color": "#000000", "linestyle": ":"}
     dashes = ("-", "--", "-.")[number // len(COLOURS) % 3]
     return {"label": label, "color": COLOURS[number % len(COLOURS)], "linestyle": dashes}
+
+
+def _legend(axes: Axes) -> None:
+    """Draw the legend next to the axes, where it covers no curve."""
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), borderaxespad=0)
 
 
 def _figure() -> tuple[Figure, Axes]:
