@@ -27,7 +27,7 @@ from remat.experiments.runs import (
 from remat.io.views import Table
 from remat.problem import Problem
 from remat.runtime.interruption import interrupted, interrupts
-from remat.runtime.text import json_text
+from remat.runtime.text import counted, json_text
 from remat.solving.method import MethodLike
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Comparison(Table):
     shown: ClassVar = ("method", "budget", "status", "overhead_percent", "peak", "gap", "total_seconds")
 
     def __repr__(self) -> str:
-        return f"Comparison({self.problem.graph.name!r}, {len(self.runs)} runs)"
+        return f"Comparison({self.problem.graph.name!r}, {counted(len(self.runs), 'run')})"
 
     def by_budget(self) -> list[list[Run]]:
         """Return the runs of each budget."""

@@ -35,7 +35,7 @@ from remat.problem.scope import covers
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.processes.workers import WorkerPool
 from remat.runtime.solve_options import Status
-from remat.runtime.text import json_text
+from remat.runtime.text import counted, json_text
 from remat.schedule import Schedule
 from remat.solving.method import MethodLike
 from remat.solving.stop import stopping
@@ -80,7 +80,8 @@ class Frontier(Table):
     shown: ClassVar = ("method", "budget", "status", "overhead_percent", "peak", "frontier_bound")
 
     def __repr__(self) -> str:
-        return f"Frontier({self.problem.graph.name!r}, {len(self.methods)} methods, {len(self.budgets)} budgets)"
+        methods, budgets = counted(len(self.methods), "method"), counted(len(self.budgets), "budget")
+        return f"Frontier({self.problem.graph.name!r}, {methods}, {budgets})"
 
     def __str__(self) -> str:
         """One line for each method: budgets as shares of the reference peak, largest first, with their overheads."""

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _WORD = "text-align: left; vertical-align: top; padding-right: 1em"
 _TEXT = "text-align: left; white-space: pre-wrap; overflow-wrap: anywhere"
+#: Style of cells; of wide content on a phone, which scrolls; and of pictures, which stay readable there.
+_CELL = "padding:.2em .6em"
+_SCROLLS = "overflow-x:auto"
+_PICTURE = "max-width:100%;min-width:25em"
 
 
 class Table(ABC):
@@ -115,9 +119,10 @@ def html_pairs(rows: Iterable[tuple[str, object]]) -> str:
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table with a line of column names."""
-    head = "".join(f"<th>{_text(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{_text(_cell(value))}</td>' for value in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    head = "".join(f'<th style="{_CELL}">{_text(name)}</th>' for name in columns)
+    lines = ("".join(f'<td style="{_CELL}">{_text(_cell(value))}</td>' for value in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div style="{_SCROLLS}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def html_picture(figure: Figure, description: str) -> str:
@@ -125,7 +130,8 @@ def html_picture(figure: Figure, description: str) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=80)
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return f'<img alt="{_text(description)}" src="data:image/png;base64,{data}"/>'
+    picture = f'<img style="{_PICTURE}" alt="{_text(description)}" src="data:image/png;base64,{data}"/>'
+    return f'<div style="{_SCROLLS}">{picture}</div>'
 
 
 def _cell(value: object) -> str:

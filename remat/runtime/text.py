@@ -108,6 +108,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun, in the plural except for one.
+
+    Examples
+    --------
+    >>> counted(1, "run"), counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def either(words: Sequence[str]) -> str:
     """Return words as alternatives.
 
