@@ -174,9 +174,9 @@ def _progress(ledgers: Sequence[Ledger]) -> list[str]:
         before = [ledger.until(date) for ledger in ledgers]
         arrived = Counter(record.kind for ledger in ledgers for record in ledger.records if record.origin.date == date)
         standings = [each for ledger in before for each in ledger.standings()]
-        rows.append((date or "unknown", f"{arrived['schedule']}", f"{arrived['bound']}",
+        rows.append((date or "unknown", f"{arrived['schedule'] + arrived['addresses']}", f"{arrived['bound']}",
                      f"{sum(each.closed for each in standings)}", _mean_gap(standings)))  # fmt: skip
-    return table(("date", "new schedules", "new bounds", "closed problems", "mean gap"), rows)
+    return table(("date", "new schedules or addresses", "new bounds", "closed problems", "mean gap"), rows)
 
 
 def _values(chosen: Sequence[Instance], known: dict[str, list[Standing]]) -> list[tuple[str, ...]]:
