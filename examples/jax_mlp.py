@@ -36,12 +36,11 @@ def train(options: argparse.Namespace) -> list[float]:
     before, after = (compiled_memory(jax.value_and_grad(each), layers, x, targets).step for each in (loss, within))
     print(f"XLA assigns {after:,} bytes, {before:,} before")
 
-    @jax.jit
-    def step(layers: Any, x: Any, targets: Any) -> tuple[Any, Any]:
+    def update(layers: Any, x: Any, targets: Any) -> tuple[Any, Any]:
         value, gradients = jax.value_and_grad(within)(layers, x, targets)
         return value, jax.tree.map(lambda w, g: w - 0.1 * g, layers, gradients)
 
-    losses = []
+    step, losses = jax.jit(update), []
     for _ in range(options.steps):
         value, layers = step(layers, x, targets)
         losses.append(float(value))
