@@ -28,6 +28,8 @@ from remat.torch.policies import PolicyReport as PolicyReport
 from remat.torch.policies import policy as policy
 from remat.torch.rematerialized.compile_backend import CompileBackend as CompileBackend
 from remat.torch.rematerialized.compile_backend import backend as backend
+from remat.torch.rematerialized.inductor_partitioner import ScheduledPartitioner as ScheduledPartitioner
+from remat.torch.rematerialized.inductor_partitioner import inductor as inductor
 from remat.torch.rematerialized.module import Rematerialized as Rematerialized
 from remat.torch.rematerialized.rematerialize import rematerialize as rematerialize
 from remat.torch.rematerialized.report import Report as Report

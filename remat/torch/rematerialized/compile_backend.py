@@ -52,11 +52,16 @@ class CompileBackend:
         """Split a joint graph into forward and backward graph, by a schedule within the budget."""
         begun = time.monotonic()
         constant = frozenset(facts.get("static_lifetime_input_indices") or ())
-        captured = _captured(joint, num_fwd_outputs, constant, f"graph {len(self.reports) + 1}", self.settings.costs)
+        name = f"graph {len(self.reports) + 1}"
+        captured = self._prepared(_captured(joint, num_fwd_outputs, constant, name, self.settings.costs))
         parts, report = planned(captured, self.settings, None, capture_seconds=time.monotonic() - begun)
         self.reports.append(report)
         _log.info("torch.compile: %s", report)
         return parts.forward, parts.backward
+
+    def _prepared(self, captured: Captured) -> Captured:
+        """Return a captured graph with further rules."""
+        return captured
 
 
 def backend(

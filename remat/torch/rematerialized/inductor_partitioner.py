@@ -1,0 +1,85 @@
+"""Partitioner of TorchInductor that follows a schedule: :func:`inductor`."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any, Unpack
+
+from torch import fx
+
+from remat.backends.choice import BackendLike
+from remat.torch.captured import Captured
+from remat.torch.private import CustomPartitionerFn
+from remat.torch.rematerialized.compile_backend import CompileBackend
+from remat.torch.rematerialized.planning import SearchOptions, Settings
+
+
+class ScheduledPartitioner(CustomPartitionerFn):
+    """Partitioner for ``torch._inductor.config.custom_partitioner_fn``, made by :func:`inductor`.
+
+    Attributes
+    ----------
+    reports : list of Report
+        Predictions for the training graphs so far. Inductor fuses and reorders, so that real peaks differ.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._backend = _Once(settings)
+        self._name = uuid.uuid4().hex
+        self.reports = self._backend.reports
+
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **facts: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Split a joint graph into forward and backward graph: the interface of Inductor."""
+        return self._backend._partition(gm, joint_inputs, **facts)
+
+    def uuid(self) -> str:
+        """Return a name of this object: Inductor's cache would otherwise reuse partitions by other schedules."""
+        return self._name
+
+
+class _Once(CompileBackend):
+    """Backend that runs random ops once: Inductor's kernels read their seeds, which are computed only once."""
+
+    def _prepared(self, captured: Captured) -> Captured:
+        random = set(captured.random_ops)
+        graph = captured.graph
+        ops = [replace(op, recomputable=False) if op.name in random else op for op in graph.ops]
+        return replace(captured, graph=replace(graph, ops=ops))
+
+
+def inductor(
+    budget: str | int | float, *, solver: BackendLike | None = "cp-sat", **options: Unpack[SearchOptions]
+) -> dict[str, ScheduledPartitioner]:
+    """Return options of ``torch.compile`` under which Inductor recomputes by a schedule within a memory budget.
+
+    Dynamo, AOTAutograd and Inductor's kernels remain as they are; only the split of the joint graph into forward and
+    backward pass follows the schedule. The peak is approximate: Inductor fuses kernels, which removes tensors, and
+    reorders them. Each object compiles its graphs once more: they are not read from Inductor's cache.
+
+    Parameters
+    ----------
+    budget : str, int or float
+        Bytes, or a share of each graph's peak without recomputation, before fusion.
+    solver
+        The `backend` of :func:`remat.torch.rematerialize`.
+    method, time_limit, costs, constants, method_options, on_progress
+        As in :func:`remat.torch.rematerialize`, for each graph.
+
+    Returns
+    -------
+    dict
+        With one entry, ``custom_partitioner_fn``; its ``reports`` have the predictions for each graph.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> within = inductor("60%", time_limit=10)
+    >>> model = torch.compile(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)), options=within)
+    >>> within["custom_partitioner_fn"].reports  # one for each graph, when the model is called for the first time
+    []
+    """
+    if unknown := options.keys() - SearchOptions.__annotations__.keys():
+        raise TypeError(f"inductor() has no argument {min(unknown)!r}")
+    return {"custom_partitioner_fn": ScheduledPartitioner(Settings(budget, backend=solver, **options))}
