@@ -50,12 +50,16 @@ def plot_layers(table: LayerTable, ax: Axes | None = None) -> Figure:
     names, rows = _bars(table)
     panels = new_panels(ax, (10, max(2.6, 1.5 + 0.24 * len(names))), 1, 2, sharey=True, gridspec_kw={"wspace": 0.04})
     memory, time = panels
+    memory.margins(x=0.03)
     at = np.arange(len(names))
     _draw_bytes(memory, at, rows, table)
     _draw_time(time, at, rows, table)
     memory.set_yticks(at, [plain_text(clipped(name, 32)) for name in names], fontsize=LABEL if len(at) <= 24 else NAME)
     memory.set_ylim(len(names) - 0.4, -0.6)
     for axes in panels:
+        axes.use_sticky_edges = False  # the left end of an empty bar would hold the limit
+        axes.autoscale_view(scaley=False)
+        axes.set_xlim(left=0)
         rule(axes, "x")
         axes.tick_params(axis="y", length=0)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=LABEL,
@@ -92,8 +96,6 @@ def _draw_bytes(axes: Axes, at: Int, bars: Sequence[Sequence[LayerRow]], table: 
     axes.barh(at, again / scale, 0.72, kept / scale, color=AGAIN, label="recomputed")
     if backward and full.any():
         axes.barh(at, full / scale, 0.86, fill=False, edgecolor=GREY, linewidth=0.9, label="without recomputation")
-    axes.margins(x=0.03)
-    axes.set_xlim(left=0)
     axes.set_xlabel(f"bytes {'saved for the backward pass' if backward else 'held'}, and recomputed ({unit})",
                     fontsize=LABEL)  # fmt: skip
 
