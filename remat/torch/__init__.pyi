@@ -1,5 +1,8 @@
 """Public names of ``remat.torch``; ``__init__.py`` imports them on first use."""
 
+from remat.torch.blocks.rematerialize import RematerializedBlocks as RematerializedBlocks
+from remat.torch.blocks.rematerialize import rematerialize_blocks as rematerialize_blocks
+from remat.torch.blocks.report import BlocksReport as BlocksReport
 from remat.torch.capture import capture as capture
 from remat.torch.capture import fake_tensors as fake_tensors
 from remat.torch.captured import Captured as Captured

@@ -30,6 +30,15 @@ def kept_modes(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
+@contextmanager
+def in_training(module: nn.Module) -> Iterator[None]:
+    """Switch a module in evaluation mode to training mode; restore all modes afterwards."""
+    with kept_modes(module):
+        if not module.training:
+            module.train()
+        yield
+
+
 _KINDS = (list, dict, set, OrderedDict)
 
 

@@ -130,10 +130,10 @@ class FakeWorld:
                     "remat.torch.fake_tensors() instead, which needs no memory either",
                     "meta-device",
                 )
-            if type(tensor).__name__ == "DTensor":
+            if is_sharded(tensor):
                 raise CaptureError(
-                    f"{what} is a DTensor: capture the module before it is sharded (fully_shard, parallelize_module), "
-                    "and shard the rematerialized one",
+                    f"{what} is sharded ({sharding(tensor)}): rematerialize first, and call fully_shard afterwards; "
+                    "modules of parallelize_module cannot be captured",
                     "sharded",
                 )
             if isinstance(tensor, FakeTensor):
@@ -147,6 +147,17 @@ class FakeWorld:
         new_args, new_kwargs = pytree.tree_unflatten(fakes, spec)
         state = {name: _fake(mode, tensor) for name, tensor in own.items()}
         return cls(module, mode, new_args, new_kwargs, state)
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Return True for a distributed tensor, of which this process has a part."""
+    return type(tensor).__name__ == "DTensor"
+
+
+def sharding(tensor: Any) -> str:
+    """Describe the placement of a distributed tensor."""
+    names = ", ".join(repr(each) for each in tensor.placements)
+    return f"DTensor, {names} on {tensor.device_mesh.size()} devices"
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ class Program:
         self.passed = {
             number: results[i].node
             for number, i in enumerate(given)
-            if int(results[i].name) not in tangent_of and _of_inputs(captured, results[i].node)
+            if int(results[i].name) not in tangent_of and of_inputs(captured, results[i].node)
         }
         """Outputs (by their number) that are inputs, parameters or buffers, or views of them. They have no gradient of
         their own; autograd must see their origin."""
@@ -73,7 +73,7 @@ class Program:
         if self.passed:
             values = dict(zip(self.input_nodes, tensors, strict=True))
             for number, node in self.passed.items():
-                made.insert(number, _view(node, values))
+                made.insert(number, view_of(node, values))
         return tuple(made)
 
 
@@ -138,17 +138,17 @@ def _dependence(captured: Captured, gradients: Sequence[ResultValue]) -> tuple[i
     return tuple(0 if each.node is None else needs.get(each.node, 0) for each in gradients)
 
 
-def _of_inputs(captured: Captured, node: torch.fx.Node | None) -> bool:
+def of_inputs(captured: Captured, node: torch.fx.Node | None) -> bool:
     """Return True if a node is an input, parameter or buffer, or a view of one."""
     if node is None or node.op == "get_attr" or any(captured.homes[node]):
         return False
-    return node.op == "placeholder" or all(_of_inputs(captured, each) for each in node.all_input_nodes)
+    return node.op == "placeholder" or all(of_inputs(captured, each) for each in node.all_input_nodes)
 
 
-def _view(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
+def view_of(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
     """Return the value of a node that is a view of inputs."""
     if node not in known:
-        args, kwargs = map_arg((node.args, node.kwargs), lambda each: _view(each, known))
+        args, kwargs = map_arg((node.args, node.kwargs), lambda each: view_of(each, known))
         assert callable(node.target)
         known[node] = node.target(*args, **kwargs)
     return known[node]

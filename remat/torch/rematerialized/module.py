@@ -281,10 +281,13 @@ def rematerialized(original: nn.Module, plans: list[Plan], planner: Planner | No
     return made
 
 
-def convert(module: nn.Module, planner: Planner) -> Rematerialized:
-    """Make a module rematerialized in place, for trainers that hold it already; :func:`restore` undoes it."""
+def convert(module: nn.Module, planner: Planner | None, plans: Sequence[Plan] = ()) -> Rematerialized:
+    """Make a module rematerialized in place, for trainers that hold it already; :func:`restore` undoes it.
+
+    `plans`: steps made before.
+    """
     original = object.__new__(type(module))
-    attributes = {**_attributes(module, [], planner), "original": original}
+    attributes = {**_attributes(module, list(plans), planner), "original": original}
     _become(original, type(module), module.__dict__)
     _become(module, _class_like(module.__class__), attributes)
     return cast("Rematerialized", module)

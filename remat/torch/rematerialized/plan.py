@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from remat.errors import ExecutionError
+from remat.torch.capture.fakes import is_sharded, sharding
 from remat.torch.execute.step import returned
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
@@ -59,9 +60,18 @@ class Plan:
     """One captured step of a module, ready to run: program, report, and the conditions of its capture.
 
     Copies of a module share it; it has no parameters.
+
+    `captured_of`: the module that was captured, if it is another one that does the same.
     """
 
-    def __init__(self, module: nn.Module, sample: Sample, program: Program, report: Report) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        sample: Sample,
+        program: Program,
+        report: Report,
+        captured_of: nn.Module | None = None,
+    ) -> None:
         captured = program.split.captured
         self.program, self.report = program, report
         self._sample = sample
@@ -76,8 +86,9 @@ class Plan:
         for each in self._inputs:
             if each.kind != "input":
                 if each.name not in known:
-                    known[each.name] = captured.constants[each.name]
-                    self._constants[each.name] = Constant.of(module, known[each.name])
+                    constant = Constant.of(captured_of or module, captured.constants[each.name])
+                    self._constants[each.name] = constant
+                    known[each.name] = constant.now(module)
                 self._kinds[each.name] = _kind(known[each.name])
         self._trained = frozenset(name for name in self._kinds if known[name].requires_grad)
 
@@ -98,6 +109,12 @@ class Plan:
                 continue
             constant = self._constants.get(each.name)
             tensor = _tensor(module, each.name) if constant is None else constant.now(module)
+            if is_sharded(tensor):
+                raise ExecutionError(
+                    f"{each.kind} {each.name!r} is sharded ({sharding(tensor)}), but was whole when the step was "
+                    "captured: fully_shard the block itself; it does not run in parallelize_module",
+                    "sharded",
+                )
             if not isinstance(tensor, torch.Tensor) or _kind(tensor) != self._kinds[each.name]:
                 raise ExecutionError(
                     f"{each.kind} {each.name!r} is now {_words(tensor)}; the step was captured with another" + _ADVICE

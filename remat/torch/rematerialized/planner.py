@@ -68,7 +68,7 @@ class Planner:
         """
         begun, settings = time.monotonic(), self.settings
         unset = check_python_state(module, args, kwargs)
-        captured, fallback = _captured(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
+        captured, fallback = captured_step(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
         if self._buckets is not None and schedule is None and self._known is not None:
             schedule = self._of_bucket(captured, module, args, kwargs)
         parts, report = planned(captured, settings, schedule, self._known, capture_seconds=time.monotonic() - begun)
@@ -103,7 +103,7 @@ class Planner:
         if larger is None:
             return None
         try:
-            above, _ = _captured(module, *larger, costs=self.settings.costs, workspaces=self.settings.workspaces)
+            above, _ = captured_step(module, *larger, costs=self.settings.costs, workspaces=self.settings.workspaces)
             parts, _ = planned(above, self.settings, None, None, capture_seconds=0.0)
         except (CaptureError, ProblemError) as error:
             _log.info("the sizes of the bucket are not planned: %s", error)
@@ -112,7 +112,9 @@ class Planner:
         return cheapest(problem, [parts.schedule])
 
 
-def _captured(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any) -> tuple[Captured, str]:
+def captured_step(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], **how: Any
+) -> tuple[Captured, str]:
     """Capture as torch.compile does; if Dynamo fails or loses an output's gradient, record a run and return why."""
     captured = capture(module, args, kwargs, **how)
     shared = _untied_outputs(captured)

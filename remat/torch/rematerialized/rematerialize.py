@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Unpack
 
 import torch
@@ -15,7 +14,7 @@ from remat.errors import ExecutionError, ProblemError
 from remat.schedule import Schedule
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
-from remat.torch.modes import kept_modes
+from remat.torch.modes import in_training
 from remat.torch.private import pytree
 from remat.torch.rematerialized.module import Rematerialized, rematerialized
 from remat.torch.rematerialized.plan import Plan
@@ -129,11 +128,11 @@ def rematerialize(  # noqa: PLR0913 - independent options of users
         return rematerialized(module, [], planner)
     args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args or ())
     kwargs = dict(sample_kwargs or {})
-    with _training(module):
+    with in_training(module):
         plan = planner(module, args, kwargs, schedule)
     made = rematerialized(module, [plan], planner if planner.settings.budget is not None else None)
     if verify:
-        with _training(module), _training(made):
+        with in_training(module), in_training(made):
             _verify(made, plan, args, kwargs)
     return made
 
@@ -145,15 +144,6 @@ def _check_module(module: Any) -> None:
         raise ExecutionError(f"rematerialize takes a torch.nn.Module, not a {type(module).__name__}", "no-module")
     if isinstance(module, torch.jit.ScriptModule):
         raise ExecutionError("a ScriptModule cannot be captured; use the module that it was made of")
-
-
-@contextmanager
-def _training(module: nn.Module) -> Any:
-    """Switch a module in evaluation mode to training mode; restore all modes afterwards."""
-    with kept_modes(module):
-        if not module.training:
-            module.train()
-        yield
 
 
 def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

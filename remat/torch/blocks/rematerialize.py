@@ -1,0 +1,203 @@
+"""Conversion of a model's blocks, in place: :func:`rematerialize_blocks`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import nn
+
+from remat.errors import ExecutionError
+from remat.schedule import Schedule
+from remat.solving.method import MethodLike
+from remat.torch.blocks.finding import BlocksLike, find_blocks
+from remat.torch.blocks.planning import BlockPlans, plan_blocks
+from remat.torch.blocks.report import BlocksReport
+from remat.torch.lock import in_turn
+from remat.torch.modes import in_training
+from remat.torch.rematerialized.arguments import Sample
+from remat.torch.rematerialized.module import Rematerialized, convert, restore
+from remat.torch.rematerialized.planner import OTHER_SHAPES
+from remat.torch.rematerialized.planning import Settings, check_setting
+
+_log = logging.getLogger("remat.torch")
+
+
+class BlockOptions(TypedDict, total=False):
+    """Further options of :func:`rematerialize_blocks`."""
+
+    method: MethodLike
+    time_limit: float | None
+    costs: Any
+    constants: str
+    engine: str
+    workspaces: str | None
+
+
+class RematerializedBlocks:
+    """A model whose blocks are rematerialized; made by :func:`rematerialize_blocks`.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+    blocks : mapping of str to torch.nn.Module
+        Blocks by path.
+    reports : list of BlocksReport
+        Of all kinds of calls so far.
+    """
+
+    def __init__(
+        self, model: nn.Module, blocks: Mapping[str, nn.Module], settings: Settings, other_shapes: str
+    ) -> None:
+        self.model, self.blocks = model, dict(blocks)
+        self.reports: list[BlocksReport] = []
+        self._settings, self._other_calls = settings, other_shapes == "capture"
+        self._steps: list[BlockPlans] = []
+        self._samples: list[Sample] = []
+        self._listen()
+
+    def _listen(self) -> None:
+        self._hook = self.model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
+
+    @property
+    def report(self) -> BlocksReport:
+        """Report of the sample; raise ExecutionError if there is none and the model has not been called."""
+        if not self.reports:
+            raise ExecutionError("no step is captured yet: the first call in training mode is the sample", "no-step")
+        return self.reports[0]
+
+    @property
+    def schedule(self) -> Schedule:
+        """Schedule of the whole step of the sample; its graph is :attr:`graph`."""
+        return self._first.schedule
+
+    @property
+    def graph(self) -> Any:
+        """Graph of the whole step of the sample, a :class:`~remat.graphs.ComputeGraph`."""
+        return self._first.composed.graph
+
+    @property
+    def _first(self) -> BlockPlans:
+        assert self.report
+        return self._steps[0]
+
+    def restore(self) -> nn.Module:
+        """Give the blocks their own classes again; return the model."""
+        self._hook.remove()
+        self._plain()
+        return self.model
+
+    @in_turn
+    def capture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BlocksReport:
+        """Capture and divide for calls with these arguments; convert the blocks."""
+        sample = Sample(self.model.forward, args, kwargs)
+        self._plain()
+        self._hook.remove()  # capture calls the model
+        try:
+            made = plan_blocks(self.model, self.blocks, args, kwargs, self._settings)
+            self._steps.append(made)
+        finally:
+            self._listen()
+            for block in {block: None for step in self._steps for block in step.plans}:
+                convert(block, None, [plan for step in self._steps for plan in step.plans.get(block, ())])
+        self._samples.append(sample)
+        self.reports.append(made.report)
+        self._settings = dataclasses.replace(self._settings, budget=made.report.budget)
+        _log.info("rematerialized blocks of %s", made.report)
+        return made.report
+
+    def _plain(self) -> None:
+        for block in self.blocks.values():
+            if isinstance(block, Rematerialized):
+                restore(block)
+
+    def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Capture a call of a new kind before the model runs it."""
+        if not (model.training and torch.is_grad_enabled()) or (self._samples and not self._other_calls):
+            return
+        if not any(_fits(sample, args, kwargs) for sample in self._samples):
+            self.capture(args, kwargs)
+
+
+def _fits(sample: Sample, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        sample.leaves(args, kwargs)
+    except ExecutionError:
+        return False
+    return True
+
+
+@in_turn
+def rematerialize_blocks(
+    model: nn.Module,
+    budget: str | int | float,
+    sample_args: Sequence[Any] | torch.Tensor | None = None,
+    *,
+    sample_kwargs: Mapping[str, Any] | None = None,
+    blocks: BlocksLike | None = None,
+    other_shapes: str = "error",
+    **options: Unpack[BlockOptions],
+) -> RematerializedBlocks:
+    """Rematerialize the repeated blocks of a model in place, each by its own schedule, within one budget.
+
+    Blocks that do the same are captured once. The budget is divided by an exact model: one of several schedules for
+    each block, so that the cost of the whole step is least. The schedule of the whole step, with the embedding, the
+    head and whatever else is outside the blocks, is certified on the graph of the whole step. The remainder runs as it
+    is. Results are those of the plain model, as for :func:`~remat.torch.rematerialize`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Stays the same object; its blocks become instances of subclasses of their classes.
+    budget : str, int or float
+        Bytes or a share of the peak of the whole step without recomputation, as for
+        :func:`~remat.torch.rematerialize`.
+    sample_args : sequence, a single tensor, or None
+        Arguments of a typical call of the model. None, also for `sample_kwargs`: the first call in training mode is the
+        sample. Before sharding (``fully_shard``), a sample is needed.
+    sample_kwargs : mapping, optional
+    blocks : str, class or several, optional
+        Names of classes (``"LlamaDecoderLayer"``), patterns of module paths (``"layers.*"``), or classes. Default: the
+        outermost modules that the model repeats.
+    other_shapes : {"error", "capture"}
+        Response to a call unlike the sample: refuse it, or capture and divide once for each kind of call.
+    method, time_limit, costs, constants, engine, workspaces
+        As for :func:`~remat.torch.rematerialize`. `method` finds the schedules of a block, ``"drops"`` by default;
+        `time_limit` is for the whole search.
+
+    Raises
+    ------
+    CaptureError
+        If the model repeats nothing or lacks the named blocks, if the model or a block cannot be captured, or if
+        parameters are sharded.
+    ProblemError
+        If the budget is below the least peak of any choice; with that peak.
+
+    Examples
+    --------
+    >>> parts = [nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()) for _ in range(6)]
+    >>> model, x = nn.Sequential(*parts, nn.Linear(64, 1)), torch.randn(512, 64)
+    >>> found = rematerialize_blocks(model, "60%", (x,))
+    >>> model(x).sum().backward()
+    >>> len(found.report.blocks), found.report.predicted_peak <= 0.6 * found.report.reference_peak
+    (6, True)
+    """
+    if not isinstance(model, nn.Module):
+        raise ExecutionError(f"rematerialize_blocks takes a torch.nn.Module, not a {type(model).__name__}", "no-module")
+    done = next((path for path, part in model.named_modules() if isinstance(part, Rematerialized)), None)
+    if done is not None:
+        raise ExecutionError(f"module {done!r} of the model is rematerialized already", "no-module")
+    check_setting("other_shapes", other_shapes, OTHER_SHAPES)
+    made = RematerializedBlocks(model, find_blocks(model, blocks), Settings(budget, **options), other_shapes)
+    if sample_args is not None or sample_kwargs is not None:
+        args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args or ())
+        try:
+            with in_training(model):
+                made.capture(args, dict(sample_kwargs or {}))
+        except BaseException:
+            made.restore()
+            raise
+    return made
