@@ -10,13 +10,12 @@ from functools import cached_property
 import numpy as np
 
 from remat.backends.highs import Highs
-from remat.backends.results import Status
 from remat.formulations.composites import Option
 from remat.hierarchy.groups import Group
-from remat.modeling import Linear, Model
+from remat.modeling import Linear, Model, Vars
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
-from remat.runtime.solve_options import SolveOptions
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import Certificate, Schedule
 
 #: Most models with a lower budget, if the memory of a choice exceeds what its model counted.
@@ -223,7 +222,7 @@ class _Places:
         ties: dict[Hashable, list[int]] = {}
         for number, part in enumerate(self.parts):
             ties.setdefault(part.tie, []).append(number)
-        model, takes = Model("one option for each part"), {}
+        model, takes = Model("one option for each part"), dict[Hashable, Vars]()
         costs, columns = [], []
         for name, numbers in ties.items():
             block = model.booleans(f"take {len(takes)}", len(self.parts[numbers[0]].options))

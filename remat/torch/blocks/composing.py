@@ -70,7 +70,7 @@ class _Composer:
 
     def forward(self, node: fx.Node, op: BlockOp, number: int) -> None:
         label, graph = self.labels[number], op.captured.graph
-        given: Sequence[fx.Node] = node.args[0]  # type: ignore[assignment]
+        given: Sequence[fx.Node] = node.args[0]
         arguments = {key: self.homes(each) for key, each in zip(op.inputs, given, strict=True)}
         self.arguments[number] = arguments
         inner = self.inner[number] = {}
@@ -97,7 +97,7 @@ class _Composer:
 
     def backward(self, node: fx.Node, op: BlockOp, number: int) -> None:
         label, graph, inner = self.labels[number], op.captured.graph, self.inner[number]
-        given: Sequence[fx.Node] = node.args[0]  # type: ignore[assignment]
+        given: Sequence[fx.Node] = node.args[0]
         for each, argument in zip(op.captured.inputs_of("tangent"), given, strict=True):
             (home,) = op.captured.homes[each.node]
             if home is None:
@@ -110,9 +110,9 @@ class _Composer:
                 self.add(Op(name, tuple(held), (name,), type="copy", phase="backward", recomputable=False))
         begin = graph.op_index[BEGIN_BACKWARD]
         self._block(number, op, range(begin + 1, len(graph.ops)), set())
-        for k, each in enumerate(op.results(op.captured)):
-            assert each.node is not None
-            home = op.captured.homes[each.node][0]
+        for k, gradient in enumerate(op.results(op.captured)):
+            assert gradient.node is not None
+            home = op.captured.homes[gradient.node][0]
             self.home[f"{node.name}.{k}"] = None if home is None else inner[home]
 
     def _block(self, number: int, op: BlockOp, places: range, results: set[str]) -> None:

@@ -83,13 +83,13 @@ class BlockOp:
 _OPS: dict[int, BlockOp] = {}
 
 
-@torch.library.custom_op("remat::block", mutates_args=())
+@torch.library.custom_op("remat::block", mutates_args=())  # type: ignore[untyped-decorator]  # Any without torch's sources
 def block_op(tensors: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
     """Represent the forward pass of a block; allocates its outputs and computes nothing."""
     return [layout.empty() for layout in _OPS[number].layouts(backward=False)]
 
 
-@torch.library.custom_op("remat::block_backward", mutates_args=())
+@torch.library.custom_op("remat::block_backward", mutates_args=())  # type: ignore[untyped-decorator]
 def block_backward_op(tangents: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
     """Represent the backward pass of a block; allocates its gradients and computes nothing."""
     return [layout.empty() for layout in _OPS[number].layouts(backward=True)]
@@ -134,7 +134,7 @@ class Remainder:
         """Return block op, number, and whether it is the backward op; None for other nodes."""
         if node is None or node.target not in (FORWARD, BACKWARD):
             return None
-        number = int(node.args[1])  # type: ignore[call-overload]
+        number = int(node.args[1])
         return self.ops[number], number, node.target is BACKWARD
 
 
