@@ -129,6 +129,7 @@ def _print(plan: FrameworkPlan, every: bool) -> None:
     )
     bound = "" if plan.bound_overhead is None else f"bound for every schedule: +{plan.bound_overhead:.2f} %"
     say_sentence("; ".join(filter(None, (best, bound))))
+    say_sentence(f"options as in {plan.source}")
     if chosen is None:
         say_sentence(_none(plan))
     else:

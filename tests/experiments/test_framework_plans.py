@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 from refusals import refused
@@ -36,11 +37,29 @@ def test_settings_are_certified_and_the_cheapest_that_fits_comes_first(framework
         if each.fits:
             assert certificate.cost >= chosen.certificate.cost
     assert plan.best.certificate is not None and plan.best.certificate.cost <= chosen.certificate.cost
-    replays = next(each for each in plan.settings if each.name in REPLAYS)
-    assert replays.certificate.recomputations == 14 * 3  # of 16 ops of a layer, all but the last product and its sum
+    name, ops = REPLAYS[framework]
+    replays = next(each for each in plan.settings if each.name == name)
+    assert replays.certificate.recomputations == ops * 3
+    assert plan.as_dict()["source"] == plan.source
+    policies = [each.code for each in plan.settings if each.name == "policy by ops"]
+    assert len(policies) == (framework in {"hf", "torchtitan"})
+    assert all(policy_code_is_of_the_framework(framework, code) for code in policies)
 
 
-REPLAYS = ("all layers", "full, block, 3", "full", "nothing saved")
+#: Setting that saves nothing, and ops of a layer that it computes again: 16, or without the last product and its sum.
+REPLAYS = {
+    "hf": ("all layers", 14), "megatron": ("full, block, 3", 16), "torchtitan": ("FullAC", 16),
+    "maxtext": ("full", 14), "jax": ("nothing saved", 14),
+}  # fmt: skip
+
+
+def policy_code_is_of_the_framework(framework: str, code: str) -> bool:
+    """Run the code of torchtitan, which has no option for a policy: it applies the policy to the model."""
+    if framework == "hf":
+        return "gradient_checkpointing_kwargs" in code
+    policy, model, sample = Mock(), object(), object()
+    exec(code, {"remat": Mock(torch=Mock(policy=policy)), "model": model, "sample": sample})
+    return policy.mock_calls == [call(model, sample, "75%"), call().checkpoint(model)]
 
 
 def test_names_of_values_are_matched(graph: ComputeGraph) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from remat.experiments.framework_plans.layers import ATTENTION, NORM, PRODUCT, Layers
+from remat.experiments.framework_plans.layers import ALTERNATING, ATTENTION, NORM, PRODUCT, Layers
 from remat.problem.regions import Region
 
 
@@ -60,17 +60,20 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[list[str], str]]:
 
 
 def megatron(layers: Layers) -> Iterator[Candidate]:
-    """Yield full recomputation by block and uniform, and selective recomputation of modules."""
+    """Yield full recomputation by block and uniform, and selective recomputation of modules.
+
+    Its replays compute all ops of a region.
+    """
     names, flags = layers.names, "--recompute-granularity full --recompute-method"
     for count in range(1, len(names) + 1):
         code = f"{flags} block --recompute-num-layers {count}"
-        yield Candidate(f"full, block, {count}", layers.regions(_chosen(names[:count])), code)
+        yield Candidate(f"full, block, {count}", layers.regions(_chosen(names[:count]), whole=True), code)
     for size in range(2, len(names) // 2 + 1):
         if len(names) % size == 0:
             groups = [names[k : k + size] for k in range(0, len(names), size)]
             code = f"{flags} uniform --recompute-num-layers {size}"
-            yield Candidate(f"full, uniform, {size}", layers.regions(groups), code)
-    kinds = {word: layers.parts(pattern) for word, pattern in MEGATRON_MODULES.items()}
+            yield Candidate(f"full, uniform, {size}", layers.regions(groups, whole=True), code)
+    kinds = {word: layers.parts(pattern, whole=True) for word, pattern in MEGATRON_MODULES.items()}
     for some in (("core_attn",), ("layernorm",), ("mlp",), ("core_attn", "layernorm"), ("core_attn", "mlp")):
         if all(kinds[word] for word in some):
             regions = tuple(region for word in some for region in kinds[word])
@@ -79,23 +82,27 @@ def megatron(layers: Layers) -> Iterator[Candidate]:
 
 
 def torchtitan(layers: Layers) -> Iterator[Candidate]:
-    """Yield full, every n-th layer, and the list of ops that torchtitan saves (every second matrix product)."""
+    """Yield full checkpoints, the ops that torchtitan saves, and every n-th layer, which only version 0.2 has.
+
+    Its checkpoints have ``early_stop=False``: a replay computes the whole layer.
+    """
     names = layers.names
-    code = '[activation_checkpoint]\nmode = "{}"'
-    yield Candidate("full", layers.regions(_chosen(names)), code.format("full"))
-    for step in range(2, min(len(names), 8) + 1):
-        more = f'\nselective_ac_option = "{step}"'
-        yield Candidate(
-            f"selective, {step}", layers.regions(_chosen(names[step - 1 :: step])), code.format("selective") + more
-        )
+    every = layers.regions(_chosen(names), whole=True)
+    yield Candidate("FullAC", every, "activation_checkpoint=FullAC.Config()")
     saved = {*layers.kinds(ATTENTION)}
-    products = set(layers.kinds(PRODUCT))
+    products, alternating = set(layers.kinds(PRODUCT)), set(layers.kinds(ALTERNATING))
     for ops in layers.forward.values():
-        saved.update([op for op in ops if op in products][::2])
-    yield Candidate(
-        "selective, op", layers.regions(_chosen(names)), code.format("selective") + '\nselective_ac_option = "op"',
-        frozenset(saved),
-    )  # fmt: skip
+        saved.update([op for op in ops if op in alternating][::2])
+        saved.update(op for op in ops if op in products - alternating)
+    yield Candidate("SelectiveAC", every, "activation_checkpoint=SelectiveAC.Config()", frozenset(saved))
+    for step in range(2, min(len(names), 8) + 1):
+        code = (
+            "# torchtitan 0.2 only: 0.3 has no setting for every n-th layer\n"
+            f'[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "{step}"'
+        )
+        yield Candidate(
+            f"every {step} layers (0.2)", layers.regions(_chosen(names[step - 1 :: step]), whole=True), code
+        )
 
 
 def maxtext(layers: Layers) -> Iterator[Candidate]:
@@ -138,6 +145,14 @@ def _growing(layers: Layers, values: Mapping[str, Sequence[str]]) -> Iterator[tu
         yield tuple(ranked[:count])
 
 
+#: Version and file that define the options of each framework.
+SOURCES: Mapping[str, str] = {
+    "hf": "transformers, src/transformers/modeling_layers.py at commit 00029cfa",
+    "megatron": "Megatron-LM, megatron/core/transformer/transformer_config.py at commit 002526d8",
+    "torchtitan": "torchtitan 0.3.0 (0.2.2 where named), torchtitan/distributed/activation_checkpoint.py",
+    "maxtext": "MaxText, src/MaxText/configs/base.yml at commit 09d2025b",
+    "jax": "JAX 0.10.2, jax.checkpoint_policies",
+}
 #: Settings of each framework, by its name on the command line.
 CANDIDATES: Mapping[str, Callable[[Layers], Iterator[Candidate]]] = {
     "hf": hugging_face, "megatron": megatron, "torchtitan": torchtitan, "maxtext": maxtext, "jax": jax,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from remat.errors import ProblemError
@@ -28,6 +28,8 @@ MAXTEXT_NAMES: Mapping[str, str] = {
 ATTENTION = re.compile(r"attention|sdpa|flash", re.IGNORECASE)
 #: Kinds of matrix products.
 PRODUCT = re.compile(r"linear|\bmm\b|addmm|matmul|bmm|conv", re.IGNORECASE)
+#: Products of two matrices, of which torchtitan saves every second one; it saves all others.
+ALTERNATING = re.compile(r"linear|\bmm\b|matmul", re.IGNORECASE)
 NORM = re.compile(r"norm", re.IGNORECASE)
 
 
@@ -80,16 +82,16 @@ class Layers:
         """Paths of the layers, in order."""
         return list(self.forward)
 
-    def regions(self, groups: Sequence[Sequence[str]]) -> tuple[Region, ...]:
-        """Return regions, each of some layers."""
+    def regions(self, groups: Sequence[Sequence[str]], *, whole: bool = False) -> tuple[Region, ...]:
+        """Return regions, each of some layers; with `whole`, their replays do not stop at the last value needed."""
         name = {tuple(group): group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}" for group in groups}
         forward = {name[tuple(group)]: [op for layer in group for op in self.forward[layer]] for group in groups}
         backward = {
             name[tuple(group)]: [op for layer in group for op in self.backward.get(layer, ())] for group in groups
         }
-        return regions_of(self.problem, forward, backward)
+        return _replayed(regions_of(self.problem, forward, backward), whole=whole)
 
-    def parts(self, wanted: re.Pattern[str]) -> tuple[Region, ...]:
+    def parts(self, wanted: re.Pattern[str], *, whole: bool = False) -> tuple[Region, ...]:
         """Return regions of consecutive ops within layers whose kind or module path matches."""
         groups: dict[str, list[str]] = {}
         for layer, ops in self.forward.items():
@@ -102,7 +104,7 @@ class Layers:
                     inside = True
                 else:
                     inside = False
-        return regions_of(self.problem, groups)
+        return _replayed(regions_of(self.problem, groups), whole=whole)
 
     def matches(self, op: str, layer: str, wanted: re.Pattern[str]) -> bool:
         """Return True if the kind of an op, or its path within its layer, matches."""
@@ -152,3 +154,7 @@ class Layers:
                 counts[inner] = counts.get(inner, 0) + 1
                 found.setdefault(inner if counts[inner] == 1 else f"{inner}_{counts[inner]}", []).append(op)
         return {name: ops for name, ops in found.items() if len(ops) == len(self.forward)}
+
+
+def _replayed(regions: tuple[Region, ...], *, whole: bool) -> tuple[Region, ...]:
+    return tuple(replace(region, replayed=region.ops) for region in regions) if whole else regions

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remat.errors import ProblemError
-from remat.experiments.framework_plans.candidates import CANDIDATES, Candidate
+from remat.experiments.framework_plans.candidates import CANDIDATES, SOURCES, Candidate
 from remat.experiments.framework_plans.layers import Layers
 from remat.formulations.policies import PoliciesOptions
 from remat.problem import Problem
@@ -22,8 +22,19 @@ from remat.solving.solve import solve
 FRAMEWORKS = tuple(CANDIDATES)
 #: Shares of the time limit for the best policy by ops, and for the best schedule.
 POLICY, BEST = 0.3, 0.6
-#: Frameworks whose checkpoints take a policy of PyTorch.
-WITH_POLICIES = ("hf", "torchtitan")
+#: Code for the best policy by ops, for frameworks whose checkpoints take a policy of PyTorch.
+POLICY_CODE = {
+    "hf": (
+        "policy = remat.torch.policy(model, sample, {budget!r})\n"
+        'gradient_checkpointing_kwargs = {{"use_reentrant": False, "context_fn": policy}}'
+    ),
+    "torchtitan": (
+        "# torchtitan's configuration cannot name single ops: set activation_checkpoint=None, and before the model is\n"
+        "# compiled and sharded, run each block under torch.utils.checkpoint.checkpoint(..., context_fn=policy):\n"
+        "policy = remat.torch.policy(model, sample, {budget!r})\n"
+        "policy.checkpoint(model)"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,11 @@ class FrameworkPlan:
         return first if first is not None and first.fits else None
 
     @property
+    def source(self) -> str:
+        """Version and file of the framework that define its options."""
+        return SOURCES[self.framework]
+
+    @property
     def bound_overhead(self) -> float | None:
         """Extra cost in % that no schedule within the budget can undercut; None if unknown."""
         base = self.problem.graph.base_cost
@@ -88,8 +104,8 @@ class FrameworkPlan:
         """Return the plan as JSON values."""
         chosen = self.chosen
         return {
-            "framework": self.framework, "graph": self.problem.graph.name, "budget": self.problem.budget_bytes,
-            "reference_peak": self.problem.reference_peak,
+            "framework": self.framework, "source": self.source, "graph": self.problem.graph.name,
+            "budget": self.problem.budget_bytes, "reference_peak": self.problem.reference_peak,
             "chosen": None if chosen is None else chosen.name, "code": None if chosen is None else chosen.code,
             "bound_overhead": self.bound_overhead, "best_overhead": self.best.overhead,
             "settings": [
@@ -133,8 +149,8 @@ def framework_plan(problem: Problem, framework: str, *, time_limit: float = 20.0
     layers = Layers(problem)
     found = [(each, schedule_of(problem, each)) for each in CANDIDATES[framework](layers)]
     found.append((Candidate("no checkpoints", (), "# no checkpoints"), Schedule.reference(problem.graph)))
-    if framework in WITH_POLICIES:
-        found += _by_ops(problem, layers, time_limit * POLICY)
+    if framework in POLICY_CODE:
+        found += _by_ops(problem, layers, time_limit * POLICY, POLICY_CODE[framework])
     fitting = [schedule for _, schedule in found if problem.validate(schedule).accepted]
     start = min(fitting, key=lambda schedule: problem.validate(schedule).cost, default=None)
     best = solve(problem, "auto", stop=time_limit * BEST, warm_start=start)
@@ -152,17 +168,14 @@ def schedule_of(problem: Problem, candidate: Candidate) -> Schedule:
     return replays.schedule(Saved(once | stored), candidate.name)
 
 
-def _by_ops(problem: Problem, layers: Layers, seconds: float) -> list[tuple[Candidate, Schedule]]:
+def _by_ops(problem: Problem, layers: Layers, seconds: float, code: str) -> list[tuple[Candidate, Schedule]]:
     """Return the best policy by ops, if one fits."""
     regions = layers.regions([[name] for name in layers.names])
     try:
         found = best_policy(problem, PoliciesOptions(regions, plain=False), time_limit=seconds)
     except ProblemError:
         return []
-    code = (
-        f"policy = remat.torch.policy(model, sample, {problem.budget!r})\n"
-        'gradient_checkpointing_kwargs = {"use_reentrant": False, "context_fn": policy}'
-    )
+    code = code.format(budget=problem.budget)
     return [(Candidate("policy by ops", regions, code, found.saved.ops), found.schedule)]
 
 
