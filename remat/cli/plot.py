@@ -33,13 +33,16 @@ def command(
     """
     from remat.io.figures import SUFFIXES
     from remat.problem import Problem
-    from remat.schedule.io import read_schedule
+    from remat.schedule.io import read_with_format
     from remat.schedule.plots import save_plot
+    from remat.schedule.step_lines import step_lines
     from remat.schedule.validate import validate
 
     check_output(output, inputs=(graph, schedule), suffixes=SUFFIXES)
     loaded = load_graph(graph)
-    drawn = read_schedule(schedule, loaded)
+    drawn, format_name = read_with_format(schedule, loaded)
     save_plot(loaded, drawn, output, Problem(loaded, budget).budget_bytes, axis=axis)
     if broken := validate(loaded, drawn).violations:
-        say("remark", f"{schedule} is not a valid schedule: {broken[0].message}")
+        lines, step = step_lines(schedule, format_name, drawn, loaded), broken[0].step
+        where = f"{schedule}:{lines[step]}" if lines and step is not None else f"{schedule}"
+        say("remark", f"{where} is not a valid schedule: {broken[0].message}")

@@ -119,7 +119,7 @@ def _print_single(single: Audited, placed: AddressCertificate | None, *, as_json
     found = single.certificate
     assert found is not None
     if as_json:
-        print_json({**found.as_dict(), **({"addresses": placed.as_dict()} if placed else {})})
+        print_json({**single.certificate_dict(), **({"addresses": placed.as_dict()} if placed else {})})
         return
     verdict, graph, *others = found.rows()
     rows = [verdict, graph, ("read as", single.record.schedule.format), *others, *single.context]

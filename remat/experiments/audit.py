@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -25,7 +24,7 @@ from remat.schedule.certificate import Certificate, Rule
 from remat.schedule.certificate_files import CheckRecord, FileRecord, certificates_text, check_named_files, file_record
 from remat.schedule.explain import explain
 from remat.schedule.io import read_with_format
-from remat.schedule.schedule import WORDS
+from remat.schedule.step_lines import step_lines
 from remat.schedule.validate import validate
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 #: Suffixes of reports: table, certificates, JUnit, SARIF.
 SUFFIXES = (".csv", ".json", ".xml", ".sarif")
 _SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_STEP = re.compile(rf'\s*\["(?:{"|".join(WORDS)})", "')
 
 
 class Line(Document):
@@ -113,7 +111,9 @@ class Audited:
     error : RematError or None
         Error that reading a file raised.
     context : tuple of (str, str)
-        Steps around the first violation, and the life of its tensor, as pairs of label and text.
+        Line in the file, the steps around the first violation, and the life of its tensor, as pairs of label and text.
+    lines : list of int
+        Line of each step in the file of a refused schedule, from 1; empty if unknown.
     """
 
     record: CheckRecord
@@ -121,6 +121,7 @@ class Audited:
     schedule: Schedule | None = field(default=None, repr=False)
     error: RematError | None = None
     context: tuple[tuple[str, str], ...] = ()
+    lines: Sequence[int] = field(default=(), repr=False)
 
     @property
     def verdict(self) -> str:
@@ -131,6 +132,14 @@ class Audited:
     def fault(self) -> str:
         """Violation that decides the verdict, or the reason why a file cannot be read; empty for a valid schedule."""
         return self.record.error if self.certificate is None else str(self.certificate.decisive or "")
+
+    def certificate_dict(self) -> dict[str, Any]:
+        """Return the certificate as JSON values; where lines are known, violations at a step have a ``line``."""
+        found = {} if self.certificate is None else self.certificate.as_dict()
+        for violation in found.get("violations", []) if self.lines else []:
+            if violation["step"] is not None:
+                violation["line"] = self.lines[violation["step"]]
+        return found
 
     def row(self) -> dict[str, Any]:
         """Return the row of the table."""
@@ -239,7 +248,7 @@ def _artifact(record: FileRecord) -> dict[str, Any]:
 def _results(number: int, each: Audited, rules: Sequence[Rule]) -> Iterator[dict[str, Any]]:
     if each.certificate is None or each.certificate.accepted:
         return
-    file, lines = each.record.schedule.file, _step_lines(each)
+    file, lines = each.record.schedule.file, each.lines
     for violation in each.certificate.violations:
         place: dict[str, Any] = {"artifactLocation": {"uri": _uri(file), "index": number}}
         if violation.step is not None and lines:
@@ -251,19 +260,6 @@ def _results(number: int, each: Audited, rules: Sequence[Rule]) -> Iterator[dict
             "ruleId": _rule_id(violation.rule), "ruleIndex": rules.index(violation.rule), "level": "error",
             "message": {"text": one_line(violation.message)}, "locations": [location],
         }  # fmt: skip
-
-
-def _step_lines(each: Audited) -> list[int]:
-    """Return the line of each step, if the file has a line for each; otherwise none."""
-    record, schedule = each.record.schedule, each.schedule
-    if record.format != "remat-json" or not record.sha256 or schedule is None:
-        return []
-    try:
-        text = read_text(record.file)
-    except RematError:
-        return []
-    lines = [number for number, line in enumerate(text.split("\n"), 1) if _STEP.match(line)]
-    return lines if len(lines) == len(schedule) else []
 
 
 @dataclass(frozen=True)
@@ -310,8 +306,13 @@ def _audited(line: Line, rules: Mapping[str, Any], costs: Costs, machine: Machin
         record = record.model_copy(update={"graph": graph_file, "schedule": file_record(line.schedule, format_name)})
         all_rules = replace(problem.rules, machine=machine)
         found = validate(graph, schedule, all_rules)
-        context = () if found.decisive is None else tuple(explain(graph, schedule, found.decisive, all_rules))
+        lines = [] if found.accepted else step_lines(line.schedule, format_name, schedule, graph)
+        context: list[tuple[str, str]] = []
+        if (decisive := found.decisive) is not None:
+            if lines and decisive.step is not None:
+                context = [("in the file", f"line {lines[decisive.step]} of {line.schedule} (step {decisive.step})")]
+            context += explain(graph, schedule, decisive, all_rules)
     except RematError as error:
         return Audited(record.model_copy(update={"error": str(error)}), error=error)
     record = record.model_copy(update={"certificate": found.as_dict()})
-    return Audited(record, found, schedule, context=context)
+    return Audited(record, found, schedule, context=tuple(context), lines=lines)

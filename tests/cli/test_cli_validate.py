@@ -64,8 +64,9 @@ def test_context_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that decides the verdict, five steps, the tensor's life, and equal faults together."""
     monkeypatch.setenv("COLUMNS", "100")
     shown = ok(f"validate chain.json {FILES[2]} -b 4", code=1).out.splitlines()
-    at = next(k for k, line in enumerate(shown) if line.startswith("around"))
+    at = next(k for k, line in enumerate(shown) if line.startswith("in the file"))
     assert " ".join(" ".join(shown[at:]).split()) == (  # lines break by the width of the terminal
+        "in the file line 16 of broken.json (step 8) "
         "around step 6 5 bytes compute g3 step 7 6 bytes compute g2 > step 8 7 bytes compute g1 "
         "life 'f1', 1 bytes: produced at step 1 by 'f1', freed at step 3; read at steps 2, 8 "
         "The schedule is not valid; `remat view` marks every fault."
@@ -77,6 +78,25 @@ def test_context_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown[at + 1].strip() == "the same at steps 7, 10"
     Path("list.txt").write_text("f0\nf1\nf2\nf3\nloss\ng3\ng2\ng1\ng0\n")
     assert "read as       plain-list" in ok("validate chain.json list.txt").out
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "line"),
+    [
+        ("# order\nf0\n\nf1\nf2\nf3\n# backward\nloss\ng3\ng1\ng2\ng0\n", 6, 10),
+        ('["f0", "f1", "f2",\n "f3", "loss", "g3",\n "g1",\n"g2", "g0"]', 6, 3),
+        ("Fe_0 Fe_1 Fe_2\nFe_3\nL\nB_3, B_2\nB_0\nB_1", None, 5),
+    ],
+    ids=["text", "JSON", "Rotor"],
+)
+def test_line_of_a_fault(text: str, step: int | None, line: int) -> None:
+    """Files of text name the line of the step, in words, JSON and next to a picture."""
+    Path("list.txt").write_text(text)
+    shown = ok("validate chain.json list.txt", code=1).out
+    assert f"line {line} of list.txt (step " in shown
+    first = json.loads(ok("validate chain.json list.txt --json", code=1).out)["violations"][0]
+    assert first["line"] == line and (step is None or first["step"] == step)
+    assert f"list.txt:{line} is not a valid schedule" in ok("plot chain.json list.txt -o list.png").err
 
 
 @pytest.mark.parametrize("suffix", ["toml", "json", "csv"])

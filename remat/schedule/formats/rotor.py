@@ -259,6 +259,15 @@ def schedule_from_sequence(graph: ComputeGraph, operations: Iterable[Operation])
     return Schedule.for_graph(graph, kinds, targets, source="Rotor")
 
 
+def operation_of_steps(graph: ComputeGraph, operations: Iterable[Operation]) -> list[int]:
+    """Return the number of the operation that each step of :func:`schedule_from_sequence` belongs to."""
+    run, numbers = _Run(ChainOps.of_graph(graph)), list[int]()
+    for number, operation in enumerate(operations):
+        run.carry_out(operation)
+        numbers += [number] * (len(run.kinds) - len(numbers))
+    return numbers
+
+
 FORMAT = ScheduleFormat(
     name="rotor",
     description="sequence of Rotor (F_all, F_ck, F_null, Loss, B) for a chain of blocks",
