@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from remat.solving.result import Result
 
 #: Most seconds for the sample of orders.
-SAMPLE_SECONDS = 60.0
+SAMPLE_SECONDS = 20.0
 
 
 @shared("method", "option", "budget", "keep", "count_constant_memory", "backend", "time_limit", "gap", "threads",
@@ -131,6 +131,7 @@ def _draw(result: Result, path: Path) -> None:
 
 def _draw_samples(result: Result, path: Path, number: int) -> None:
     """Draw the distribution of peaks to a file, with marks for the reference, Kahn's and the best order."""
+    from remat.cli.terminal import say
     from remat.io.figures import write_figure
     from remat.ordering.instance import OrderInstance
     from remat.ordering.rules import kahn_order
@@ -141,6 +142,8 @@ def _draw_samples(result: Result, path: Path, number: int) -> None:
     problem = result.problem
     instance = OrderInstance.of(problem, least=False)
     sample = sample_peaks(instance, number, seed=result.seed, deadline=Deadline.after(SAMPLE_SECONDS))
+    if len(sample.peaks) < number:
+        say("remark", f"{path} shows {len(sample.peaks):,} of {number:,} random orders: {SAMPLE_SECONDS:g} s are over")
     marks = {"reference order": problem.reference_peak, "Kahn's order": instance.peak_of(kahn_order(instance))}
     if result.peak is not None:
         marks["least peak" if result.proved else "least peak known"] = result.peak
