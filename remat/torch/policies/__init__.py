@@ -2,6 +2,25 @@
 
 from remat.torch.policies.choosing import policy
 from remat.torch.policies.contexts import Policy
+from remat.torch.policies.module_plans import ModulePlan, ModulesCertificate, check_modules, sac_milp
+from remat.torch.policies.per_module import (
+    Decisions,
+    DecisionsCertificate,
+    check_decisions,
+    get_optimal_checkpointing_policy_per_module,
+)
 from remat.torch.policies.report import PolicyReport
 
-__all__ = ["Policy", "PolicyReport", "policy"]
+__all__ = [
+    "Decisions",
+    "DecisionsCertificate",
+    "ModulePlan",
+    "ModulesCertificate",
+    "Policy",
+    "PolicyReport",
+    "check_decisions",
+    "check_modules",
+    "get_optimal_checkpointing_policy_per_module",
+    "policy",
+    "sac_milp",
+]
