@@ -111,10 +111,11 @@ class Run:
 
     @property
     def seconds_to_best(self) -> float | None:
-        """Time at which the best schedule was found; None without a schedule."""
+        """Time at which the best schedule was found; None without a schedule, or if unknown."""
         if self.result is None or self.result.objective is None:
             return None
-        return next(point.time for point in self.result.incumbents if point.objective == self.result.objective)
+        points = self.result.incumbents
+        return next((point.time for point in points if point.objective == self.result.objective), None)
 
     def row(self) -> dict[str, Any]:
         """Return the run as JSON values; only keys that end in ``seconds`` depend on the clock."""

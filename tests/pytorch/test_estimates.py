@@ -79,6 +79,25 @@ def test_faulty_optimizers_are_refused() -> None:
         estimate(module, args, memory="50%")
 
 
+class DataDependent(torch.optim.SGD):
+    """Optimizer that no fake tensors can run: a size depends on the gradients."""
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["places"] = parameter.grad.nonzero()
+
+
+def test_unknown_states_of_optimizers_leave_the_verdict_open() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), torch.ones(16, 8)
+    found = estimate(module, x, optimizer=DataDependent, memory="1GiB", time_limit=2)
+    assert (found.state, found.total, found.verdict) == (None, None, "unknown")
+    assert "the optimizer's state is" in dict(found.lines())["fits"]
+    assert [(each.plain, each.size, each.limit) for each in found.largest] == [(None, None, None)]
+    without = estimate(module, x, optimizer=DataDependent, memory=100, sizes=False, time_limit=2)
+    assert without.verdict == "no"  # too small even without the state
+    assert "without the optimizer's state" in found.plot().axes[0].get_title()
+
+
 @pytest.mark.slow
 def test_prices_are_those_of_rematerialize() -> None:
     """The verdict for a memory between both peaks is a schedule that rematerialize runs, at the stated price."""

@@ -67,7 +67,7 @@ class Estimate:
     gradients : int
         Gradients of parameters after the backward pass.
     state : int or None
-        State of the optimizer; None if the eager step cannot run on fake tensors.
+        State of the optimizer; None if there is one and the eager step cannot run on fake tensors.
     eager : EagerStep or None
         Memory of the step as eager PyTorch runs it.
     unknown : str
@@ -114,11 +114,9 @@ class Estimate:
         return None if self.eager is None else self.resident - (self.state or 0) + self.eager.update
 
     @property
-    def total(self) -> int:
-        """Bytes of the whole training step as it is; if the eager step is unknown, with frees after last uses."""
-        if self.eager is None:
-            return self.resident + self.step
-        return self.resident - (self.state or 0) + self.eager.total
+    def total(self) -> int | None:
+        """Bytes of the whole training step as it is; None if unknown."""
+        return None if self.eager is None else self.resident - (self.state or 0) + self.eager.total
 
     @property
     def activations(self) -> int:
@@ -134,17 +132,20 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """``"as it is"``, ``"recomputation"``, ``"unknown"`` (no schedule found in time), ``"no"``, or empty."""
+        """``"as it is"``, ``"recomputation"``, ``"unknown"``, ``"no"``, or empty without `memory`.
+
+        Unknown: no schedule was found in time, or the optimizer's state is unknown.
+        """
         if self.memory is None:
             return ""
-        if self.total <= self.memory:
+        if self.total is not None and self.total <= self.memory:
             return "as it is"
         if self.update is not None and self.update > self.memory:
             return "no"
         cell = self.cell
-        if cell is not None and cell.schedule is not None:
-            return "recomputation"
-        return "no" if cell is None or cell.status == "infeasible" else "unknown"
+        if cell is None or cell.status == "infeasible":
+            return "no"
+        return "unknown" if cell.schedule is None or self.state is None else "recomputation"
 
     def lines(self) -> list[tuple[str, str]]:
         """Labels and values, as ``str`` shows them."""
@@ -155,11 +156,10 @@ class Estimate:
             ("other", f"{self.buffers:,} bytes of buffers, {self.inputs:,} of inputs"),
             ("activations", f"{self.activations:,} bytes at the peak, with temporaries"),
             ("workspaces", "unknown, not counted" if self.workspace is None else f"{self.workspace:,} bytes at most"),
-            ("as it is", f"{self.total:,} bytes ({size_text(self.total)})"
-             + ("" if self.eager is None else f", peak at {self._peak_op}")),
+            ("as it is", self._total_text()),
         ]  # fmt: skip
-        if self.eager is None:
-            rows.append(("", f"estimated with frees after last uses; eager PyTorch may need more: {self.unknown}"))
+        if self.state is None:
+            rows.append(("recomputing", "all bytes without the optimizer's state"))
         rows += [("recomputing", text) for text in self._curve_lines()] or [("recomputing", "no smaller budget solved")]
         if self.memory is not None:
             rows.append(("fits", self._verdict_text()))
@@ -167,15 +167,18 @@ class Estimate:
         rows.append(("costs", self.costs))
         return rows
 
-    @property
-    def _peak_op(self) -> str:
-        assert self.eager is not None
+    def _total_text(self) -> str:
+        if self.eager is None or self.total is None:
+            return f"unknown, more than {self.resident:,} bytes: {self.unknown}"
         is_update = self.eager.update > self.eager.peak + self.eager.state
-        return "the optimizer's step" if is_update else self.eager.op
+        at = "the optimizer's step" if is_update else self.eager.op
+        return f"{self.total:,} bytes ({size_text(self.total)}), peak at {at}"
 
     def _curve_lines(self) -> list[str]:
         cells = [cell for cell in self.curve.cells.values() if cell.schedule is not None]
-        return [self._price(cell) for cell in sorted(cells, key=lambda cell: -cell.budget)]
+        # of several budgets with one answer, the smallest has the best bound
+        found = {(self._needed(cell), cell.cost): cell for cell in sorted(cells, key=lambda cell: -cell.budget)}
+        return [self._price(cell) for cell in found.values()]
 
     def _price(self, cell: Cell) -> str:
         return f"{self._needed(cell):,} bytes: {self.price(cell)}"
@@ -198,12 +201,15 @@ class Estimate:
     def _verdict_text(self) -> str:
         memory, verdict, cell = self.memory or 0, self.verdict, self.cell
         if verdict == "as it is":
+            assert self.total is not None
             return f"yes, as it is: {memory - self.total:,} bytes to spare"
         if verdict == "recomputation":
             assert cell is not None
             return f"with recomputation: {self._needed(cell):,} of {memory:,} bytes, {self.price(cell)}"
         if self.update is not None and self.update > memory:
             return f"no: the optimizer's step alone needs {self.update:,} of {memory:,} bytes"
+        if verdict == "unknown" and self.state is None:
+            return "unknown, as the optimizer's state is; its step did not run on fake tensors"
         if verdict == "unknown":
             return "no schedule found in time, which proves nothing"
         least = self.resident + self.curve.problem.structural_peak
@@ -248,6 +254,9 @@ class Estimate:
             "activations and temporaries": self.activations,
         }
         title = f"{self.name}, {self.optimizer}: memory of a training step"
+        if self.state is None:
+            title += " without the optimizer's state, which is unknown"
+            del parts["optimizer's state"]
         return figure_of(plot_estimate(Drawn(title, parts, self.rows(), self.total, self.memory), ax))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -282,7 +291,7 @@ def _largest_text(each: Largest) -> str:
         found = "none found with recomputation"
     else:
         found = f"{each.size:,} with recomputation (+{each.overhead:.4g} %)"
-    limit = "" if each.limit is None else f"; more than {each.limit:,} cannot fit"
+    limit = "" if each.limit is None else f"; beyond {each.limit:,} one op alone seems too large (extrapolated)"
     note = f"; {each.note}" if each.note else ""
     return f"{plain} as it is, {found}{limit}{note}"
 
@@ -365,7 +374,7 @@ def estimate(
     eager, unknown_why = step.eager(args, sample_kwargs)
     problem = step.problem(args, sample_kwargs)
     graph = problem.graph
-    state = None if eager is None else eager.state
+    state = eager.state if eager is not None else 0 if optimizer_name(optimizer) == "none" else None
     curve = _curve(
         problem, available, state or 0, Limits(FOR_CURVE * max(deadline - begun, 1.0), solver), options.get("watch")
     )
@@ -435,11 +444,14 @@ def _largest(
     step: _Step, sample: tuple[tuple[Any, ...], Mapping[str, Any]], estimated: Estimate, deadline: float
 ) -> list[Largest]:
     """Return the largest size of each dimension of the sample."""
+    known = dimensions(*sample)
     curve, state, memory = estimated.curve, estimated.state, estimated.memory or 0
+    if state is None:
+        why = "the optimizer's state is unknown"
+        return [Largest(each.name, each.size, None, None, note=why) for each in known]
     cells = [cell for cell in curve.cells.values() if cell.schedule is not None]
     schedules = [cell.schedule for cell in sorted(cells, key=lambda cell: -cell.budget) if cell.schedule is not None]
     constants = estimated.parameters + estimated.buffers
-    known = dimensions(*sample)
     found = []
     for number, dimension in enumerate(known):
 
@@ -449,13 +461,13 @@ def _largest(
             return step.problem(*dimension.sample(*sample, size))
 
         def total_at(size: int, dimension: Any = dimension) -> int | None:
-            if state is None:
+            if estimated.eager is None:
                 return None
             args, kwargs = dimension.sample(*sample, size)
             inputs = sum(x.untyped_storage().nbytes() for x in _tensors((args, kwargs)))
             return step.total(args, kwargs, constants + inputs)
 
-        family = Family(dimension, problem_at, total_at, memory, state or 0)
+        family = Family(dimension, problem_at, total_at, memory, state)
         solver = step.options.get("solver", DEFAULT_OPTIONS)
         end = time.monotonic() + (deadline - time.monotonic()) / (len(known) - number)
         found.append(largest_size(family, schedules, Limits(end, solver)))

@@ -110,7 +110,8 @@ class Largest:
     certificate : Certificate or None
         Of that schedule, for the step captured at that size.
     limit : int or None
-        No schedule of larger sizes fits, whatever its cost; None if unknown.
+        Beyond this size, one op alone seems too large. It comes from extrapolated sizes, so it is no proof; None if
+        unknown.
     note : str
         Why a size is unknown, or what limits it other than memory.
     """

@@ -19,17 +19,18 @@ class Drawn(NamedTuple):
     parts: Mapping[str, int]
     rows: Sequence[Mapping[str, Any]]
     """As :meth:`remat.torch.fit.estimate.Estimate.rows`."""
-    total: int
+    total: int | None
     memory: int | None
 
 
 def plot_estimate(found: Drawn, ax: Axes | None = None) -> Axes:
     """Draw the parts of the memory as a bar, and extra cost against memory below, on a common axis.
 
-    Dotted lines: the step as it is, and the memory of the device. The dashed line is the bound on the extra cost.
+    Vertical lines: the step as it is (dotted), and the memory of the device. The dashed line is the bound on the extra
+    cost.
     """
     above, below = new_panels(ax, (9, 5.4), 2, sharex=True, gridspec_kw={"height_ratios": [1, 3]})
-    scale, unit = size_unit(max(found.total, found.memory or 0))
+    scale, unit = size_unit(max(sum(found.parts.values()), found.memory or 0))
     left = 0.0
     for (word, size), colour in zip(found.parts.items(), COLOURS, strict=False):
         above.barh(0, size / scale, left=left, height=0.6, color=colour, label=f"{word}: {size_text(size)}")
@@ -41,9 +42,10 @@ def plot_estimate(found: Drawn, ax: Axes | None = None) -> Axes:
     below.set_xlabel(f"memory ({unit})", fontsize=LABEL)
     below.set_ylabel("extra cost (%)", fontsize=LABEL)
     for axes in (above, below):
-        axes.axvline(found.total / scale, color=INK, linewidth=0.9, linestyle=":")
+        if found.total is not None:
+            axes.axvline(found.total / scale, color=INK, linewidth=0.9, linestyle=":")
         if found.memory is not None:
-            axes.axvline(found.memory / scale, color=COLOURS[3], linewidth=1.2, linestyle=":")
+            axes.axvline(found.memory / scale, color=INK, linewidth=1.2)
     below.legend(fontsize=LABEL, frameon=False)
     below.set_xlim(left=0)
     below.set_ylim(bottom=0)
@@ -56,11 +58,13 @@ def _draw_curve(axes: Axes, found: Drawn, scale: int) -> None:
     solved = [row for row in rows if row["overhead_percent"] is not None and row["needed"] is not None]
     bounds = [row for row in rows if row["bound_percent"] is not None]
     axes.step([row["needed"] / scale for row in solved], [row["overhead_percent"] for row in solved], where="post",
-              color=COLOURS[0], marker="o", markersize=4, label="least extra cost found, certified")  # fmt: skip
+              color=COLOURS[0], marker="o", markersize=4, clip_on=False,
+              label="least extra cost found, certified")  # fmt: skip
     if bounds:
         axes.plot([row["memory"] / scale for row in bounds], [row["bound_percent"] for row in bounds],
-                  color=COLOURS[0], linewidth=0.9, linestyle="--",
+                  color=COLOURS[1], linewidth=1.2, linestyle="--", clip_on=False, zorder=3,
                   label="no schedule of this order costs less")  # fmt: skip
-    axes.plot([], [], color=INK, linestyle=":", label=f"as it is: {size_text(found.total)}")
+    if found.total is not None:
+        axes.plot([], [], color=INK, linestyle=":", label=f"as it is: {size_text(found.total)}")
     if found.memory is not None:
-        axes.plot([], [], color=COLOURS[3], linestyle=":", label=f"memory: {size_text(found.memory)}")
+        axes.plot([], [], color=INK, linewidth=1.2, label=f"memory: {size_text(found.memory)}")
