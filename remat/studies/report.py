@@ -297,7 +297,8 @@ class Report:
             draw().savefig(buffer, format="svg")
             picture = base64.b64encode(buffer.getvalue()).decode("ascii")
             title = text_of(title)
-            parts.append(f'<h2>{title}</h2><img alt="{title}" src="data:image/svg+xml;base64,{picture}">')
+            image = f'<img alt="{title}" src="data:image/svg+xml;base64,{picture}">'
+            parts.append(f'<h2>{title}</h2><div class="scroll">{image}</div>')
         parts += [self.overheads().html(), self.cells(pages).html()]
         lines = "".join(f"<p>{text_of(fact)}</p>" for fact in self._facts())
         return (
