@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -93,13 +94,13 @@ def made(factory: str) -> tuple[Any, Any, Any]:
 
     path, _, name = factory.partition(":")
     if path.endswith(".py"):
-        path = path.removesuffix(".py").replace("/", ".")
+        if not Path(path).is_file():
+            raise CaptureError(f"{path}: no such file")
+        path = os.path.relpath(path).removesuffix(".py").replace(os.sep, ".")
         factory = f"{path}:{name}"
     if not all(part.isidentifier() for whole in (path, name) for part in whole.split(".")):
         raise CaptureError(f"{factory!r} is not of the form MODULE:FACTORY, such as mymodel:training_step")
     import_from_here()
-    if path.endswith(".py"):
-        raise CaptureError(f"{factory!r} names a file; write its module: {path.removesuffix('.py')}:{name}")
     call = attempt(EntryPoint(factory, factory, "").load, f"{factory!r} cannot be loaded")
     if not callable(call):
         raise CaptureError(f"{factory!r} is not a function; name one that returns (module, args)")

@@ -73,7 +73,7 @@ def command(
 
             outputs.save_text(output, json_text(plan.as_dict()))
         elif chosen is None:
-            raise ProblemError(_none(plan), "no-setting")
+            raise ProblemError(_none(plan))
         else:
             outputs.save_text(output, f"{chosen.code}\n")
     if as_json:

@@ -10,7 +10,7 @@ from typing import Any
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
-from remat.runtime.text import either
+from remat.runtime.text import either, short
 
 #: Most ops of a generated graph: larger ones exhaust the memory of common machines.
 MOST_OPS = 10_000_000
@@ -75,6 +75,8 @@ def generate(name: str, options: Mapping[str, Any], shown: Callable[[str], str] 
 
 def _check_size(name: str, size: int, option: str) -> None:
     """Require a member of a family that fits in memory; the ops of some grow with a power of the size."""
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"{option} of {name!r} must be a whole number, not {short(size)}")
     largest = {"pyramid": math.isqrt(2 * MOST_OPS) - 1, "in-tree": MOST_OPS.bit_length() - 2, "u-chain": 60}
     most = largest.get(name, MOST_OPS)
     if size > most:

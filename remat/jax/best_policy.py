@@ -165,8 +165,8 @@ def best_policy(
     ...         x = jax.checkpoint(block, policy=policy)(x, w)
     ...     return jnp.mean(jnp.cos(x))
     >>> args = [jnp.eye(32) / 2] * 6, jnp.ones((256, 32))
-    >>> best_policy(loss, args, "70%", time_limit=2)
-    save_only_these_names('activation')
+    >>> best_policy(loss, args, "100%", time_limit=20)
+    save_only_these_names('hidden')
     """
     begun = time.monotonic()
     settings: dict[str, Any] = {"kwargs": {}, "wrt": 0, "has_aux": False, "unroll": False, "method": "auto", **options}

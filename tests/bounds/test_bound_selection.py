@@ -131,7 +131,7 @@ def test_bounds_command_as_json(capsys):
 def test_bounds_command_reports_infeasibility(capsys, as_json):
     assert main(["bounds", "vgg16", "--budget", "80%", *(["--json"] if as_json else [])]) == 1
     out = capsys.readouterr().out
-    assert json.loads(out)["infeasible"] if as_json else "no schedule keeps the budget" in out
+    assert json.loads(out)["infeasible"] if as_json else "No schedule keeps the budget." in out
 
 
 def test_bounds_command_reports_errors_in_one_line(capsys):

@@ -211,5 +211,14 @@ def test_regions_that_do_not_fit_are_refused() -> None:
     locked = replace(first, unsavable=frozenset({"f0"}))
     with refused("problem.unsavable", culprit="f0"):
         Replays(problem, (locked,)).schedule(Saved(frozenset({"f0"})))
+    b = GraphBuilder("buffer")
+    b.tensor("sum", 1)
+    for name in ("f0", "f1"):
+        b.op(name, outputs=["sum"], phase="forward")
+    b.op("loss", inputs=["sum"], size=1, phase="loss")
+    b.op("g", inputs=["loss", "sum"], size=1, phase="backward")
+    buffer = Problem(b.build())
+    with refused("problem.region-buffer", culprit="f0"):
+        Replays(buffer, regions_of(buffer, {"a": ["f0"]}))
     with refused("problem.order-rule"):
         Policies(replace(problem, order=OrderRule.FREE), PoliciesOptions((first,)))

@@ -11,7 +11,7 @@ from jax import lax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 from refusals import refused  # noqa: E402
 
-from remat.errors import ExecutionError, ProblemError, VerificationError  # noqa: E402
+from remat.errors import ProblemError, VerificationError  # noqa: E402
 from remat.jax import compiled_memory, rematerialize  # noqa: E402
 from remat.jax.step import Arguments  # noqa: E402
 from remat.jax.verify import verify  # noqa: E402
@@ -222,7 +222,8 @@ def test_losses_that_cannot_run_by_a_schedule_are_refused():
         return jnp.sin(x).sum(), jnp.cos(x)
 
     x = normal(8)
-    with pytest.raises(ExecutionError, match=r"op 'debug_\w+.1' \(.*test_rematerialize_jax.py:\d+.*has a side effect"):
+    place = f"{__file__}:{printing.__code__.co_firstlineno + 1}"
+    with refused("execution.jax-effect", culprit="debug_", hide={place: "<place>"}):
         rematerialize(printing, (x,), "60%")
     with refused("capture.untraceable", culprit="while"):
         rematerialize(lambda x: lax.while_loop(lambda s: s.sum() < 9, jnp.sin, x).sum(), (x,), "60%", name="turning")

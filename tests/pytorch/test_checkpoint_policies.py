@@ -205,6 +205,10 @@ def test_policies_refuse_what_they_cannot_do() -> None:
         policy(lambda x: x, x, "50%")
     with refused("problem.no-policy-fits", culprit="Blocks"):
         policy(model, x, "20%", compare=False)
+    model.spare = Block()
+    with refused("capture.no-region", culprit="Blocks"):
+        policy(model, x, "70%", regions="spare", compare=False)
+    del model.spare
     made = policy(model, x, "70%", compare=False)
     with refused("execution.no-region", culprit="blocks.0"):
         made.checkpoint(nn.Linear(2, 2))

@@ -114,6 +114,8 @@ def test_blocks_are_found_by_repetition_or_name() -> None:
         find_blocks(model, "Bloc")
     with refused("capture.no-repetition"):
         rematerialize_blocks(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), "60%")
+    with refused("capture.no-call", culprit="spare"):
+        record_calls(FakeWorld.of(made(), batch(), {}), {"spare": nn.Linear(4, 4)})
 
 
 def test_calls_are_alike_only_if_their_ops_are() -> None:

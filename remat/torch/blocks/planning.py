@@ -131,7 +131,7 @@ def _step(call: Call, settings: Settings) -> _Kind:
             call.block, call.args, call.kwargs, costs=settings.costs, workspaces=settings.workspaces
         )
     except CaptureError as error:
-        raise CaptureError(f"block {call.path!r}: {error}", "block") from error
+        raise CaptureError(f"block {call.path!r}: {error}") from error
     return _Kind(captured, call, fallback, unset)
 
 
@@ -159,7 +159,7 @@ def _too_small(problem: Problem, parts: Sequence[Part], deadline: Deadline) -> R
     least = least_peak(problem, parts, deadline.earlier(30.0))
     budget = problem.budget_bytes
     if least is None or budget is None or least.certificate.peak <= budget:
-        return ProblemError(f"no choice of options within {budget:,} bytes was found in time", "blocks-time")
+        return ProblemError(f"no choice of options within {budget:,} bytes was found in time")
     peak = least.certificate.peak
     return ProblemError(
         f"budget {budget:,} bytes is too small for {problem.graph.name!r}: with blocks of their own schedules the step "

@@ -56,7 +56,7 @@ class BlockOp:
         }  # fmt: skip
         for each in captured.results_of("mutation"):
             if ("input", each.name) in inputs:
-                raise CaptureError(f"block {call.path!r} changes its argument {each.name} in place", "block-argument")
+                raise CaptureError(f"block {call.path!r} changes its argument {each.name} in place")
         tangent_of = {each.output: k for k, each in enumerate(captured.inputs_of("tangent"))}
         results = captured.results_of("output")
         outputs = tuple(
@@ -191,7 +191,6 @@ def capture_remainder(
     found = [node.target for node in captured.nodes if node is not None and node.target in (FORWARD, BACKWARD)]
     if found.count(FORWARD) != len(ops):
         raise CaptureError(
-            f"model {type(model).__name__!r} calls its blocks {len(ops)} times, and then {found.count(FORWARD)} times",
-            "block-calls",
+            f"model {type(model).__name__!r} calls its blocks {len(ops)} times, and then {found.count(FORWARD)} times"
         )
     return Remainder(captured, tuple(ops))

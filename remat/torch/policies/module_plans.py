@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from remat.torch.policies.per_module import gap_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch.distributed._tools.ilp_utils import Graph, Node
 
 #: Seconds, as in torch.
 TIME_LIMIT = 180.0
@@ -85,7 +84,7 @@ class ModulePlan(tuple[dict[str, float], float, int]):
 
 
 def sac_milp(
-    graph: Graph,
+    graph: Any,
     memory_budget: float,
     world_size: int = 1,
     ac_units: list[str] | None = None,
@@ -139,7 +138,7 @@ def sac_milp(
 
 
 def check_modules(  # noqa: PLR0917 - the parameters of sac_milp, and the choice
-    graph: Graph,
+    graph: Any,
     choice: Mapping[str, float],
     memory_budget: float,
     world_size: int = 1,
@@ -163,21 +162,21 @@ def _check(memory_budget: float, world_size: int) -> None:
 
 @dataclass(frozen=True)
 class _Modules:
-    graph: Graph
+    graph: Any
     memory_budget: float
     world_size: int
     ac_units: Sequence[str] | None
     fsdp_units: Sequence[str] | None
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[Any]:
         return self.graph.nodes
 
     @property
     def budget(self) -> int:
         return math.floor(self.memory_budget * 2**30)
 
-    def refused(self, node: Node) -> str | None:
+    def refused(self, node: Any) -> str | None:
         """Return why a module may not be checkpointed; None if it may."""
         if node["is_leaf"]:
             return "has no submodules"
@@ -192,12 +191,12 @@ class _Modules:
         rows, columns = np.nonzero(np.triu(np.asarray(self.graph.ad_matrix), 1))
         return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
-    def before(self, node: Node) -> list[int]:
+    def before(self, node: Any) -> list[int]:
         """Return the modules whose forward pass ends before that of a module."""
         names = self.graph.fw_post_order[: node["pos_fw_post_order"]]
         return [self.graph.name2node[name]["index"] for name in names]
 
-    def fixed(self, node: Node) -> int:
+    def fixed(self, node: Any) -> int:
         """Return the bytes at a module that no choice changes, times the number of processes."""
         activations = node["act_total"] + node["act_grad_per_module"]
         return activations * self.world_size + self.nodes[0]["param_per_module"] + node["grad_total"]
@@ -278,13 +277,13 @@ class _Modules:
         return model
 
 
-def _sizes(node: Node) -> tuple[int, int]:
+def _sizes(node: Any) -> tuple[int, int]:
     """Return the bytes of all activations of a module, and of those that it keeps without a checkpoint."""
     kept = node["act_fw_per_module"]
     return (0, 0) if node["is_leaf"] else (max(node["sac_memory"], kept), kept)
 
 
-def _milliseconds(node: Node, fraction: float) -> float:
+def _milliseconds(node: Any, fraction: float) -> float:
     """Return the time to compute again what a module discards."""
     lines = zip(node["slopes"], node["intercepts"], strict=True)
     return float(node["sac_runtime"] * max([0.0, *(slope * fraction + start for slope, start in lines)]))

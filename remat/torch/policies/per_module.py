@@ -17,7 +17,6 @@ from remat.runtime.solve_options import SolveOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch.distributed._tools.sac_estimator import SACStats
 
 #: Seconds, as in torch.
 TIME_LIMIT = 10.0
@@ -88,7 +87,7 @@ def gap_of(value: float, bound: float | None) -> float | None:
     return 0.0 if value <= 0 else max(0.0, (value - bound) / value)
 
 
-def get_optimal_checkpointing_policy_per_module(sac_stats: SACStats, memory_budget: float) -> Decisions:
+def get_optimal_checkpointing_policy_per_module(sac_stats: Any, memory_budget: float) -> Decisions:
     """Choose the ops of a module to save, with certificate and bound.
 
     It takes and returns what torch's function of this name does, and states the same problem: minimise the time of the
@@ -127,7 +126,7 @@ def get_optimal_checkpointing_policy_per_module(sac_stats: SACStats, memory_budg
     return Decisions(saved, certificate, bound)
 
 
-def check_decisions(sac_stats: SACStats, saved: Sequence[int], memory_budget: float) -> DecisionsCertificate:
+def check_decisions(sac_stats: Any, saved: Sequence[int], memory_budget: float) -> DecisionsCertificate:
     """Check a choice of saved ops of any origin, such as torch's own.
 
     Raise ProblemError if it does not have one number for each op.
@@ -163,11 +162,11 @@ def check_decisions(sac_stats: SACStats, saved: Sequence[int], memory_budget: fl
     return DecisionsCertificate(size, limit, time, tuple(broken))
 
 
-def _limit(sac_stats: SACStats, memory_budget: float) -> int:
+def _limit(sac_stats: Any, memory_budget: float) -> int:
     return math.ceil(memory_budget * sum(sac_stats.memory))
 
 
-def _rules(sac_stats: SACStats) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _rules(sac_stats: Any) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return ops with 0 if they must be saved and 1 if recomputed, and pairs of ops that go together."""
     fixed = [(op, 1) for op in sac_stats.view_like_ops]
     pairs = [(op, parent) for op, parent in sac_stats.inplace_ops if op != parent]
@@ -179,7 +178,7 @@ def _rules(sac_stats: SACStats) -> tuple[list[tuple[int, int]], list[tuple[int, 
     return fixed, pairs
 
 
-def _model(sac_stats: SACStats, memory_budget: float) -> Model:
+def _model(sac_stats: Any, memory_budget: float) -> Model:
     """Return the model: a Boolean for each op that is computed again."""
     count = len(sac_stats.func_names)
     fixed, pairs = _rules(sac_stats)

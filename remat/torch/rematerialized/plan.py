@@ -113,7 +113,6 @@ class Plan:
                 raise ExecutionError(
                     f"{each.kind} {each.name!r} is sharded ({sharding(tensor)}), but was whole when the step was "
                     "captured: fully_shard the block itself; it does not run in parallelize_module",
-                    "sharded",
                 )
             if not isinstance(tensor, torch.Tensor) or _kind(tensor) != self._kinds[each.name]:
                 raise ExecutionError(
