@@ -18,6 +18,7 @@ PLACES = {
     "BaseSchedulerNode": "torch._inductor.scheduler:BaseSchedulerNode",
     "BoxedBool": "torch._inductor.utils:BoxedBool",
     "BoxedCodeGen": "torch.fx.graph:_BoxedCodeGen",
+    "C": "torch._C",
     "CustomPartitionerFn": "torch._inductor.custom_graph_pass:CustomPartitionerFn",
     "CustomRuntimeEstimator": "torch._inductor.custom_graph_pass:CustomRuntimeEstimator",
     "CustomSchedulerPass": "torch._inductor.custom_graph_pass:CustomSchedulerPass",

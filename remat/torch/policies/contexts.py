@@ -15,7 +15,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from remat.errors import ExecutionError
-from remat.torch.private import TorchDispatchMode
+from remat.torch.private import C, TorchDispatchMode
 
 if TYPE_CHECKING:
     from remat.torch.policies.report import PolicyReport
@@ -135,7 +135,7 @@ def contexts(table: Table) -> tuple[Any, Any]:
 
 def _tracing() -> bool:
     """Return True while torch.compile runs or traces the program to compile it."""
-    return torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PythonDispatcher)
+    return bool(C._dispatch_tls_is_dispatch_key_included(C.DispatchKey.PythonDispatcher))
 
 
 class Policy(functools.partial[Any]):
