@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remat.backends.highs import Highs
-from remat.backends.highs.relaxation import Relaxation, safe_bound
+from remat.backends.highs.relaxation import UNIT, Relaxation, reduced_costs, safe_bound, usable_duals
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.modeling import Linear
 from remat.modeling.matrix import to_matrix
@@ -80,22 +80,26 @@ def suffix_cut(
 
 
 def _cut(found: Relaxation, index: Int, tensors: Int, unit: int, num_tensors: int) -> SuffixCut | None:
-    """Return the cut of the duals of a relaxation, without the rows of its first event."""
-    from scipy import sparse
+    """Return the cut of the duals of a relaxation, without the rows of its first event.
 
+    Rounding errors are estimated and subtracted: those of the slopes, and those of adding slopes to the constant.
+    """
     matrix = to_matrix(found.lowered.model)
-    y = np.where(np.isfinite(found.row_duals), found.row_duals, 0.0)
+    y = usable_duals(matrix, found.row_duals)
     first, memory_seen = 0, False
     for record in found.lowered.model.records:
         if record.name == GIVEN or (record.name == "memory" and not memory_seen):
             memory_seen |= record.name == "memory"
             y[first : first + len(record)] = 0
         first += len(record)
-    rows = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=matrix.shape)
     columns = index[tensors]
     slope = np.zeros(num_tensors)
-    slope[tensors] = unit * (matrix.cost - rows.T @ y)[columns]
+    reduced, error = reduced_costs(matrix, matrix.cost, y)
+    slope[tensors] = unit * np.nextafter(reduced - error, -np.inf)[columns]
     lower, upper = matrix.lower.copy(), matrix.upper.copy()
     lower[columns] = upper[columns] = 0
-    constant = safe_bound(replace(matrix, lower=lower, upper=upper), y)
-    return SuffixCut(unit * constant, slope) if np.isfinite(constant) else None
+    constant = unit * safe_bound(replace(matrix, lower=lower, upper=upper), y)
+    if not np.isfinite(constant):
+        return None
+    adding = 2 * (len(columns) + 4) * UNIT * (abs(constant) + float(np.abs(slope).sum()))
+    return SuffixCut(constant - adding, slope)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from types import ModuleType
@@ -183,7 +183,18 @@ class StateSearch:
                 if self.problem.order is OrderRule.FIXED:
                     states += self._improve_cuts(top, clock)
                     known = max(known, self._root())
-        return Explored(ENDLESS if known >= ENDLESS else known + base, None, states)
+        if known >= ENDLESS and self._none_exists(clock):
+            return Explored(ENDLESS, None, states)
+        return Explored(min(known + base, ENDLESS - 1), None, states)
+
+    def _none_exists(self, clock: Deadline) -> bool:
+        """Return True if no schedule exists at any cost: none is found where ops cost nothing."""
+        graph = self.problem.graph
+        if not graph.base_cost:
+            return True
+        free = replace(graph, ops=[replace(op, cost=0) for op in graph.ops])
+        problem = replace(self.problem, graph=free, budget=self.problem.budget_bytes)
+        return StateSearch(problem, memory=2 * STATE_BYTES * self._capacity).run(deadline=clock).bound == ENDLESS
 
     def beam(self, width: int, *, deadline: Deadline | None = None) -> Schedule | None:
         """Return a schedule from levels of at most `width` states; None if they lead to none."""

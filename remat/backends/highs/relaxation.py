@@ -91,6 +91,22 @@ class Relaxation:
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
+def usable_duals(matrix: Matrix, y: Float) -> Float:
+    """Return row duals with 0 for those that are not finite or have the wrong sign for the sides of their row."""
+    y = np.where(np.isfinite(y), y, 0.0)
+    return np.where(((y > 0) & np.isneginf(matrix.row_lower)) | ((y < 0) & np.isposinf(matrix.row_upper)), 0.0, y)
+
+
+def reduced_costs(matrix: Matrix, cost: Float, y: Float) -> tuple[Float, Float]:
+    """Return ``cost − y A`` and a bound on the rounding error of each entry."""
+    from scipy import sparse  # imports a third of what the whole package does
+
+    a = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=matrix.shape)
+    # |computed d − d| <= (count + 2) UNIT (|cost| + |A|ᵀ|y|), a sum of count products and one difference
+    count = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    return cost - a.T @ y, 2 * (count + 3) * UNIT * (np.abs(cost) + abs(a).T @ np.abs(y))
+
+
 def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
     """Return a lower bound on ``offset + cost x`` over all x of the linear relaxation, from any row duals `y`.
 
@@ -121,17 +137,10 @@ def safe_bound(matrix: Matrix, y: Float, *, ray: bool = False) -> float:
     >>> round(safe_bound(to_matrix(m), np.array([0.5])), 9), round(safe_bound(to_matrix(m), np.array([0.4])), 9)
     (3.5, 2.8)
     """
-    rows, columns = matrix.shape
-    y = np.where(np.isfinite(y), y, 0.0)
-    y = np.where(((y > 0) & np.isneginf(matrix.row_lower)) | ((y < 0) & np.isposinf(matrix.row_upper)), 0.0, y)
-    from scipy import sparse  # imports a third of what the whole package does
-
-    a = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=(rows, columns))
+    columns = matrix.shape[1]
+    y = usable_duals(matrix, y)
     cost = np.zeros(columns) if ray else matrix.cost
-    d = cost - a.T @ y
-    # |computed d − d| <= (count + 2) UNIT (|cost| + |A|ᵀ|y|), a sum of count products and one difference
-    count = np.bincount(matrix.indices, minlength=columns)
-    error = 2 * (count + 3) * UNIT * (np.abs(cost) + abs(a).T @ np.abs(y))
+    d, error = reduced_costs(matrix, cost, y)
     side = np.where(y > 0, matrix.row_lower, matrix.row_upper)
     from_rows = y[y != 0] * side[y != 0]
     low, high = d - error, d + error
