@@ -16,7 +16,7 @@ from remat.modeling import Model
 from remat.modeling.model import Named
 from remat.modeling.naming import Labels
 from remat.modeling.records import Linear
-from remat.modeling.rows import rows_from
+from remat.modeling.rows import rows_from, running_values
 from remat.problem import Problem
 from remat.problem.op_sequence import MemoryScale
 from remat.problem.regions import Region, Replays, Saved
@@ -197,19 +197,15 @@ class Policies(Formulation):
         values[named.q.index] = bare
         for op, column in self.columns.replayed.items():
             values[column] = graph.op_names[op] not in saved.ops and not bare[self.replays.region_of[op]]
-        records = {record.name: record for record in model.records if isinstance(record, Linear)}
-        if HELD in records:  # otherwise there are no regions
-            held = records[HELD]
+        held = next((record for record in model.records if record.name == HELD), None)
+        if isinstance(held, Linear):  # otherwise there are no regions
             parts = np.flatnonzero(np.diff(held.row, prepend=-1, append=-1))
             for row, (first, last) in enumerate(pairwise(parts.tolist())):
                 others = slice(first + 1, last)
                 least = held.lower[row] - held.value[others] @ values[held.column[others]]
                 values[held.column[first]] = max(values[held.column[first]], least)
-        sums = records[HELD_BYTES]
-        mine = sums.column < named.U.index[0]
-        change = sums.lower.copy()
-        np.subtract.at(change, sums.row[mine], sums.value[mine] * values[sums.column[mine]])
-        values[named.U.index] = np.cumsum(change)
+        one_group = np.zeros(len(named.U), dtype=np.int64)
+        values[named.U.index] = running_values(model, HELD_BYTES, named.U, values, one_group)
         return values
 
     def decode(self, values: Values) -> Schedule:
