@@ -50,8 +50,7 @@ class PolicySearch(Heuristic):
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         replays = Replays(problem, self.options.regions)
         best = Best(problem, run, problem.graph.base_cost)
-        once = frozenset(problem.graph.op_names[op] for op in replays.must_save)
-        chosen = Saved(once)
+        chosen = replays.least_saved
         fits = best.offer(replays.schedule(chosen, self.name)).accepted
         moves = sorted(self._moves(problem, replays), key=lambda move: -move.worth)
         at, batch, left = 0, 1, MOST
@@ -83,7 +82,7 @@ class PolicySearch(Heuristic):
         """Yield ops to save and regions to leave plain."""
         graph, arrays = problem.graph, problem.graph.arrays
         for op in replays.region_of:
-            if op not in replays.must_replay | replays.must_save:
+            if op not in replays.must_replay and op not in replays.must_save:
                 size = int(arrays.size[arrays.op_outputs[op]].sum())
                 yield Move(int(arrays.cost[op]) / (size + 1), frozenset({graph.op_names[op]}))
         for region in replays.regions if self.options.plain else ():

@@ -192,6 +192,11 @@ class Replays:
         return frozenset(op for op in self.region_of if limits[op] == 1)
 
     @cached_property
+    def least_saved(self) -> Saved:
+        """Choice that replays all ops except those that may run only once."""
+        return Saved(frozenset(self.problem.graph.op_names[op] for op in self.must_save))
+
+    @cached_property
     def must_replay(self) -> frozenset[int]:
         """Ops of regions that cannot be saved."""
         index = self.problem.graph.op_index

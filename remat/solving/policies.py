@@ -17,7 +17,7 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import Certificate, Schedule
 from remat.schedule.certificate import overhead_percent
-from remat.solving.incumbents import lower_bound
+from remat.solving.incumbents import Certified, lower_bound
 
 #: Share of the time limit for the search.
 SEARCH = 0.2
@@ -95,23 +95,24 @@ def best_policy(
     >>> found.certificate.peak, found.certificate.recomputations, found.optimal
     (10, 8, True)
     """
-    deadline = Deadline() if time_limit is None else Deadline.after(time_limit)
+    deadline = Deadline.after(time_limit)
     formulation = Policies(problem, options)
     formulation.deadline = deadline
     replays = formulation.replays
-    first = HeuristicRun(SolveOptions(Deadline() if time_limit is None else Deadline.after(SEARCH * time_limit)))
-    schedule, source = PolicySearch(options).run(problem, first), PolicySearch.name
-    cost = None if schedule is None or not problem.validate(schedule).accepted else problem.validate(schedule).cost
-    hint = None if cost is None or schedule is None else formulation.encode(schedule)
+    start = PolicySearch(options).run(problem, HeuristicRun(SolveOptions(deadline.share(SEARCH))))
+    best = None if start is None else Certified(start, problem.validate(start), PolicySearch.name)
+    if best is not None and not best.fits:
+        best = None
+    hint = None if best is None else formulation.encode(best.schedule)
     solver = backend or Highs()
     raw = solver.solve(formulation.build(), SolveOptions(deadline), hint)
     if raw.values is not None:
         made = formulation.decode(raw.values)
-        certificate = problem.validate(made)
-        if certificate.accepted and (cost is None or certificate.cost < cost):
-            schedule, cost, source = made, certificate.cost, f"{formulation.name} by {solver.name}"
-    if cost is None or schedule is None:
-        known = replays.schedule(Saved(frozenset(problem.graph.op_names[op] for op in replays.must_save)))
+        other = Certified(made, problem.validate(made), f"{formulation.name} by {solver.name}")
+        if other.fits and (best is None or other.certificate.cost < best.certificate.cost):
+            best = other
+    if best is None:
+        known = replays.schedule(replays.least_saved)
         found = "keeps" if raw.status is Status.INFEASIBLE else "was found that keeps"
         raise ProblemError(
             f"no policy for the {len(options.regions)} regions of {problem.graph.name!r} {found} the budget of "
@@ -119,9 +120,8 @@ def best_policy(
             "larger budget, more or smaller regions, or use a schedule, which is not limited to policies",
             "no-policy-fits",
         )
-    certificate = problem.validate(schedule)
     bound = lower_bound(raw.bound)
     if raw.status is Status.OPTIMAL:
-        bound = certificate.cost if bound is None else max(min(bound, certificate.cost), 0)
-    saved = replays.choice(schedule, plain=options.plain)
-    return BestPolicy(saved, schedule, certificate, bound, formulation.scope(), source)
+        bound = best.certificate.cost if bound is None else max(min(bound, best.certificate.cost), 0)
+    saved = replays.choice(best.schedule, plain=options.plain)
+    return BestPolicy(saved, best.schedule, best.certificate, bound, formulation.scope(), best.source)

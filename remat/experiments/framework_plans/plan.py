@@ -162,10 +162,9 @@ def framework_plan(problem: Problem, framework: str, *, time_limit: float = 20.0
 def schedule_of(problem: Problem, candidate: Candidate) -> Schedule:
     """Return the schedule that a framework follows with a setting."""
     replays = Replays(problem, candidate.regions)
-    index, names = problem.graph.op_index, problem.graph.op_names
-    once = frozenset(names[op] for op in replays.must_save)
+    index = problem.graph.op_index
     stored = frozenset(op for op in candidate.saved if index[op] in replays.region_of)
-    return replays.schedule(Saved(once | stored), candidate.name)
+    return replays.schedule(Saved(replays.least_saved.ops | stored), candidate.name)
 
 
 def _by_ops(problem: Problem, layers: Layers, seconds: float, code: str) -> list[tuple[Candidate, Schedule]]:

@@ -176,7 +176,7 @@ class CapturedRegions:
              for t in op.outputs] + self._borders(),
         )  # fmt: skip
         replays = Replays(problem, self.regions)
-        full = problem.validate(replays.schedule(Saved(frozenset(graph.op_names[op] for op in replays.must_save))))
+        full = problem.validate(replays.schedule(replays.least_saved))
         return PolicyReport(
             name=graph.name, regions=len(self.runs), plain=len(saved.plain),
             ops=sum(len(region.replayed) for region in self.regions), saved=len(saved.ops),
