@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,21 @@ from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 from remat.schedule.schedule import StepKind
+
+#: Path of a module up to its first number.
+_BLOCK = re.compile(r"((?:[^.]+\.)*?\d+)(?:\.|$)")
+
+
+def block_of(path: str) -> str | None:
+    """Return the outermost numbered module of a module path; None without one.
+
+    Examples
+    --------
+    >>> block_of("model.layers.0.experts.3.up"), block_of("model.head")
+    ('model.layers.0', None)
+    """
+    match = _BLOCK.match(path)
+    return None if match is None else match[1]
 
 
 @dataclass(frozen=True)

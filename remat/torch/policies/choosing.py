@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import torch
 from remat.errors import CaptureError, ProblemError
 from remat.formulations.policies import PoliciesOptions
 from remat.problem import Problem
-from remat.problem.regions import Region, Replays, Saved
+from remat.problem.regions import Region, Replays, Saved, block_of
 from remat.runtime.text import nearest
 from remat.schedule import OrderRule
 from remat.solving.policies import BestPolicy, best_policy
@@ -37,8 +36,6 @@ Place = tuple[int, int] | None
 Places = Mapping[str, tuple[Place, Place]]
 #: Share of the time limit for the best schedule without the limits of policies.
 BEST = 0.4
-#: Path of a block: up to its first number.
-_BLOCK = re.compile(r"((?:[^.]+\.)*?\d+)(?:\.|$)")
 
 
 @in_turn
@@ -236,7 +233,7 @@ def paths_of(model: torch.nn.Module, regions: str | Iterable[str] | None) -> lis
     """
     known = [path for path, _ in model.named_modules() if path]
     if regions is None:
-        found = list(dict.fromkeys(match[1] for path in known if (match := _BLOCK.match(path))))
+        found = list(dict.fromkeys(block for path in known if (block := block_of(path)) is not None))
         if not found:
             raise CaptureError(
                 f"{type(model).__name__!r} has no numbered blocks: name its regions, such as regions='encoder.*'",
