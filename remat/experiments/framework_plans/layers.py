@@ -9,10 +9,8 @@ from functools import cached_property
 
 from remat.errors import ProblemError
 from remat.problem import Problem
-from remat.problem.regions import Region, regions_of
+from remat.problem.regions import Region, block_of, regions_of
 
-#: Path of a layer: up to its first number.
-LAYER = re.compile(r"((?:[^.]+\.)*?\d+)(?:\.|$)")
 #: Names that MaxText gives to values of a decoder layer, and the parts of op names and module paths that mean them.
 MAXTEXT_NAMES: Mapping[str, str] = {
     "qkv_proj": r"qkv(_proj)?|c_attn|query_key_value|in_proj",
@@ -72,9 +70,9 @@ class Layers:
         graph, found = self.problem.graph, dict[str, list[str]]()
         for number in graph.arrays.order.tolist():
             op = graph.ops[number]
-            match = LAYER.match(self.paths.get(op.name, ""))
-            if op.phase == phase and match is not None:
-                found.setdefault(match[1], []).append(op.name)
+            layer = block_of(self.paths.get(op.name, ""))
+            if op.phase == phase and layer is not None:
+                found.setdefault(layer, []).append(op.name)
         return found
 
     @property
@@ -84,10 +82,10 @@ class Layers:
 
     def regions(self, groups: Sequence[Sequence[str]], *, whole: bool = False) -> tuple[Region, ...]:
         """Return regions, each of some layers; with `whole`, their replays do not stop at the last value needed."""
-        name = {tuple(group): group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}" for group in groups}
-        forward = {name[tuple(group)]: [op for layer in group for op in self.forward[layer]] for group in groups}
+        named = {group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}": group for group in groups}
+        forward = {name: [op for layer in group for op in self.forward[layer]] for name, group in named.items()}
         backward = {
-            name[tuple(group)]: [op for layer in group for op in self.backward.get(layer, ())] for group in groups
+            name: [op for layer in group for op in self.backward.get(layer, ())] for name, group in named.items()
         }
         return _replayed(regions_of(self.problem, forward, backward), whole=whole)
 
@@ -108,25 +106,29 @@ class Layers:
 
     def matches(self, op: str, layer: str, wanted: re.Pattern[str]) -> bool:
         """Return True if the kind of an op, or its path within its layer, matches."""
-        kind = self.problem.graph.ops[self.problem.graph.op_index[op]].type
-        inner = self.paths.get(op, "").removeprefix(layer)
-        return bool(wanted.search(kind) or wanted.search(inner))
+        return bool(wanted.search(self._kind(op)) or wanted.search(self._inner_path(op, layer)))
+
+    def _kind(self, op: str) -> str:
+        graph = self.problem.graph
+        return graph.ops[graph.op_index[op]].type
+
+    def _inner_path(self, op: str, layer: str) -> str:
+        """Return the path of an op's module within its layer."""
+        return self.paths.get(op, "").removeprefix(layer)
 
     def kinds(self, pattern: re.Pattern[str]) -> Iterator[str]:
         """Yield ops of layers whose kind matches."""
-        graph = self.problem.graph
         for ops in self.forward.values():
-            yield from (op for op in ops if pattern.search(graph.ops[graph.op_index[op]].type))
+            yield from (op for op in ops if pattern.search(self._kind(op)))
 
     @cached_property
     def values(self) -> dict[str, list[str]]:
         """Ops of all layers by MaxText's name of their value."""
-        graph, found = self.problem.graph, dict[str, list[str]]()
+        found: dict[str, list[str]] = {}
         for layer, ops in self.forward.items():
             for op in ops:
-                kind = graph.ops[graph.op_index[op]].type
-                inner = self.paths.get(op, "").removeprefix(layer)
-                words = {inner.rpartition(".")[2], op.rpartition(".")[2]}
+                kind = self._kind(op)
+                words = {self._inner_path(op, layer).rpartition(".")[2], op.rpartition(".")[2]}
                 if ATTENTION.search(kind):
                     found.setdefault("context", []).append(op)
                 elif PRODUCT.search(kind):
@@ -148,9 +150,8 @@ class Layers:
             for op in ops:
                 inner = op.removeprefix(f"{layer}.")
                 if inner == op:  # fx nodes are numbered through the graph: name them by module and kind
-                    kind = self.problem.graph.ops[self.problem.graph.op_index[op]].type.split(".")[-2:][0]
-                    path = self.paths.get(op, "").removeprefix(layer).strip(".")
-                    inner = ".".join(filter(None, (path, kind)))
+                    kind = self._kind(op).split(".")[-2:][0]
+                    inner = ".".join(filter(None, (self._inner_path(op, layer).strip("."), kind)))
                 counts[inner] = counts.get(inner, 0) + 1
                 found.setdefault(inner if counts[inner] == 1 else f"{inner}_{counts[inner]}", []).append(op)
         return {name: ops for name, ops in found.items() if len(ops) == len(self.forward)}

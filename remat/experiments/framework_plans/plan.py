@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat.errors import ProblemError
@@ -151,10 +151,10 @@ def framework_plan(problem: Problem, framework: str, *, time_limit: float = 20.0
     found.append((Candidate("no checkpoints", (), "# no checkpoints"), Schedule.reference(problem.graph)))
     if framework in POLICY_CODE:
         found += _by_ops(problem, layers, time_limit * POLICY, POLICY_CODE[framework])
-    fitting = [schedule for _, schedule in found if problem.validate(schedule).accepted]
-    start = min(fitting, key=lambda schedule: problem.validate(schedule).cost, default=None)
-    best = solve(problem, "auto", stop=time_limit * BEST, warm_start=start)
-    settings = [_setting(problem, each, schedule, best.bound) for each, schedule in found]
+    settings = [Setting(each.name, each.code, problem.validate(schedule), schedule) for each, schedule in found]
+    start = min((each for each in settings if each.fits), key=lambda each: each.certificate.cost, default=None)
+    best = solve(problem, "auto", stop=time_limit * BEST, warm_start=None if start is None else start.schedule)
+    settings = [replace(each, gap=_gap(each.certificate, best.bound)) for each in settings]
     settings.sort(key=lambda each: (not each.fits, each.certificate.cost if each.fits else each.certificate.peak))
     return FrameworkPlan(framework, problem, tuple(settings), best)
 
@@ -178,7 +178,7 @@ def _by_ops(problem: Problem, layers: Layers, seconds: float, code: str) -> list
     return [(Candidate("policy by ops", regions, code, found.saved.ops), found.schedule)]
 
 
-def _setting(problem: Problem, candidate: Candidate, schedule: Schedule, bound: int | None) -> Setting:
-    certificate = problem.validate(schedule)
-    gap = None if bound is None or not certificate.cost else max(0.0, (certificate.cost - bound) / certificate.cost)
-    return Setting(candidate.name, candidate.code, certificate, schedule, gap if certificate.accepted else None)
+def _gap(certificate: Certificate, bound: int | None) -> float | None:
+    if bound is None or not certificate.accepted or not certificate.cost:
+        return None
+    return max(0.0, (certificate.cost - bound) / certificate.cost)
