@@ -182,7 +182,7 @@ def test_class_without_times_is_closed(ledger: Ledger) -> None:
                 ('"order":"fixed"', '"order":"free"'), ('"digest":"', '"digest":"0'), ('"kind":', '"more":1,"kind":'),
                 ('"0-7 0 8"', '"0-8"'), ('"0-7 0 8"', '"0-7 8 0"'), ('"0-7 0 8"', '"0-6 8 7"'), ('"0-7 0 8"', '"0-9"'),
                 ('"0-7 0 8"', '"0-7  8"'), ('"0-7 0 8"', '"x"'), ('"seconds":0.5', '"seconds":-1.0'),
-                ('"date":""', '"date":"today"'),
+                ('"date":""', '"date":"today"'), ('"kind":"schedule"', '"kind":[]'),
             )
         ),
     ],

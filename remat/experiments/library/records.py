@@ -96,7 +96,7 @@ class AddressRecord(Document):
 
 Record = ScheduleRecord | BoundRecord | AddressRecord
 #: Classes of records by their kind.
-KINDS: dict[object, type[Record]] = {"schedule": ScheduleRecord, "bound": BoundRecord, "addresses": AddressRecord}
+KINDS: dict[str, type[Record]] = {"schedule": ScheduleRecord, "bound": BoundRecord, "addresses": AddressRecord}
 
 
 def to_line(record: Record) -> str:
@@ -120,7 +120,7 @@ def from_text(text: str, name: str) -> list[Record]:
         content = parse_json(line, place)
         kind = content.get("kind") if isinstance(content, dict) else None
         try:
-            record = decoded(KINDS.get(kind, ScheduleRecord), content)
+            record = decoded(KINDS.get(str(kind), ScheduleRecord), content)
         except FormatError as error:
             raise FormatError(f"{place}: {error}") from None
         if to_line(record) != line:
