@@ -199,9 +199,8 @@ class Ledger:
         FormatError
             If a bound contradicts them.
         """
-        if not check_addresses(addresses, self.arena.buffers).accepted:
-            return []
-        return self.add(AddressRecord(arena=addresses.arena, offsets=_offsets(addresses, self.arena), origin=origin))
+        accepted = check_addresses(addresses, self.arena.buffers).accepted
+        return self.add(described_addresses(self.arena, addresses, origin)) if accepted else []
 
     def add(self, record: Record) -> list[LibraryProblem]:
         """Append a record if it improves a problem; return these problems.
@@ -363,10 +362,11 @@ def addresses_of(arena: AllocationProblem, record: AddressRecord, place: str) ->
     return addresses
 
 
-def _offsets(addresses: Addresses, arena: AllocationProblem) -> str:
-    """Return the offsets in the order of the buffers of an instance."""
+def described_addresses(arena: AllocationProblem, addresses: Addresses, origin: Origin) -> AddressRecord:
+    """Return the record of valid addresses, with offsets in the order of the buffers of an instance."""
     offset = dict(zip(addresses.buffers.names, addresses.offset.tolist(), strict=True))
-    return " ".join(str(offset[name]) for name in arena.buffers.names)
+    offsets = " ".join(str(offset[name]) for name in arena.buffers.names)
+    return AddressRecord(arena=addresses.arena, offsets=offsets, origin=origin)
 
 
 def _check_agreement(standings: Iterable[Standing], place: str) -> None:

@@ -125,9 +125,11 @@ def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements
 def _place(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements:
     """Run an allocator and offer its addresses and its bound."""
     known = ledger.standing(problem).best
-    start = addresses_of(ledger.arena, known, str(ledger.path)) if isinstance(known, AddressRecord) else None
+    start = None
+    if call.warm and isinstance(known, AddressRecord):
+        start = addresses_of(ledger.arena, known, str(ledger.path))
     began = _processor_seconds()
-    found = _allocated(ledger, call, start if call.warm else None)
+    found = _allocated(ledger, call, start)
     seconds = round(_processor_seconds() - began, 2)
     origin = _origin(call, seconds)
     better = [] if found.addresses is None else ledger.offer_addresses(found.addresses, origin)

@@ -11,7 +11,15 @@ from typing import NamedTuple
 import remat
 from remat.errors import FormatError
 from remat.experiments.library.instances import Instance, LibraryProblem, instance, instances
-from remat.experiments.library.ledger import RECORDS, Ledger, certify, described, objective, serves
+from remat.experiments.library.ledger import (
+    RECORDS,
+    Ledger,
+    certify,
+    described,
+    described_addresses,
+    objective,
+    serves,
+)
 from remat.experiments.library.records import Origin
 from remat.io.files import parse_json, read_text
 from remat.schedule import Certificate
@@ -94,7 +102,7 @@ def _submit_addresses(path: str | os.PathLike[str], origin: Origin, ledger: Ledg
     if not certificate.accepted:
         return Decision(Verdict.INFEASIBLE, chosen, certificate, str(certificate.first), [])
     (standing,) = ledger.standings()
-    better = ledger.offer_addresses(addresses, origin)
+    better = ledger.add(described_addresses(ledger.arena, addresses, origin))
     if better:
         return Decision(Verdict.BETTER, chosen, certificate, better[0].name, better)
     assert standing.best is not None
