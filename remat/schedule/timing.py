@@ -72,7 +72,9 @@ def time_schedule(run: Simulation, machine: Machine) -> Timing:
     (8, 3, [0, 1, 2, 4, 4, 5, 6, 7])
     """
     graph, arrays = run.graph, run.graph.arrays
-    write, read = machine.transfer_times(graph)
+    write, read = ([time or 0 for time in times] for times in machine.transfer_times(graph))  # 0 if unused, no link
+    if (missing := first_without_link(run, machine)) is not None:
+        raise ProblemError(missing[1], "no-link")
     cost = arrays.cost.tolist()
     touched = [
         (*reads, *writes)
@@ -107,10 +109,10 @@ def time_schedule(run: Simulation, machine: Machine) -> Timing:
             device = end = start + cost[op]
         elif kind == StepKind.OFFLOAD:
             start = max(device, links[out])
-            written[tensor] = links[out] = end = start + _taken(write[tensor], "to", run, step)
+            written[tensor] = links[out] = end = start + write[tensor]
         elif kind == StepKind.FETCH:
             start = max(device, links[back], written.get(tensor, 0))
-            arrival[tensor] = links[back] = end = start + _taken(read[tensor], "from", run, step)
+            arrival[tensor] = links[back] = end = start + read[tensor]
         else:
             wait(tensor)
             start = end = device
@@ -122,10 +124,12 @@ def time_schedule(run: Simulation, machine: Machine) -> Timing:
     return Timing(start_times, end_times, last, last - run.cost)
 
 
-def _taken(time: int | None, way: str, run: Simulation, step: int) -> int:
-    if time is None:
-        name = run.graph.tensor_names[int(run.moved[step])]
-        raise ProblemError(
-            f"step {step} moves tensor {name!r} {way} the host, but the machine has no such link", "no-link"
-        )
-    return time
+def first_without_link(run: Simulation, machine: Machine) -> tuple[int, str] | None:
+    """Return the first transfer for which the machine has no link and a message about it; None if there is none."""
+    rates = {StepKind.OFFLOAD: machine.write_rate, StepKind.FETCH: machine.read_rate}
+    missing = np.isin(run.kinds, [kind for kind, rate in rates.items() if rate == 0]) & (run.moved >= 0)
+    if not missing.any():
+        return None
+    step = int(missing.argmax())
+    name, way = run.graph.tensor_names[int(run.moved[step])], "to" if run.kinds[step] == StepKind.OFFLOAD else "from"
+    return step, f"step {step} moves tensor {name!r} {way} the host, but the machine has no such link"

@@ -15,7 +15,7 @@ from remat.schedule.io import as_schedule, graph_of
 from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.schedule import Schedule, StepKind
 from remat.schedule.simulate import Simulation, simulate
-from remat.schedule.timing import time_schedule
+from remat.schedule.timing import first_without_link, time_schedule
 
 if TYPE_CHECKING:
     from remat.graphs.io import GraphLike
@@ -194,7 +194,7 @@ def _limits(done: Simulation, rules: Rules, limit: int) -> tuple[list[Violation]
 
 
 def _budget(done: Simulation, rules: Rules) -> list[Violation]:
-    """Return the violation at the first compute step over the budget, if any."""
+    """Return the violation at the first compute or fetch over the budget, if any."""
     if rules.budget is None:
         return []
     over = np.flatnonzero(done.allocates & (done.memory > rules.budget))
@@ -230,18 +230,11 @@ def _host_capacity(done: Simulation, rules: Rules) -> list[Violation]:
 
 def _links(done: Simulation, rules: Rules) -> list[Violation]:
     """Return the violation at the first transfer for which the machine has no link, if any."""
-    if done.host is None or rules.machine is None:
+    missing = None if rules.machine is None else first_without_link(done, rules.machine)
+    if missing is None:
         return []
-    rates = {StepKind.OFFLOAD: rules.machine.write_rate, StepKind.FETCH: rules.machine.read_rate}
-    missing = np.flatnonzero(np.isin(done.kinds, [kind for kind, rate in rates.items() if rate == 0]))
-    missing = missing[done.moved[missing] >= 0]
-    if not len(missing):
-        return []
-    step = int(missing[0])
-    name = done.graph.tensor_names[int(done.moved[step])]
-    way = "to" if done.kinds[step] == StepKind.OFFLOAD else "from"
-    message = f"step {step} moves tensor {name!r} {way} the host, but the machine has no such link"
-    return [Violation(step, None, name, Rule.NO_LINK, message)]
+    step, message = missing
+    return [Violation(step, None, done.graph.tensor_names[int(done.moved[step])], Rule.NO_LINK, message)]
 
 
 def _transfers(done: Simulation, rules: Rules, *, valid: bool) -> Transfers | None:
