@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from remat.runtime.arrays import Int
-from remat.schedule.schedule import WORDS, StepKind
+from remat.schedule.schedule import StepKind
 from remat.schedule.simulate import Simulation, simulate
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ def _idle(run: Simulation, step: int) -> int:
 def _around(run: Simulation, schedule: Schedule, step: int) -> list[tuple[str, str]]:
     low, high = max(0, step - AROUND), min(len(schedule), step + AROUND + 1)
     steps = range(low, high)
-    names = (schedule.op_names, schedule.tensor_names)
-    words = [f"{WORDS[schedule.kinds[k]]} {names[min(schedule.kinds[k], 1)][schedule.targets[k]]}" for k in steps]
+    words = [" ".join(step) for step in islice(schedule.steps(), low, high)]
     sizes = [f"{int(run.memory[k]):,} bytes" for k in steps]
     digits, width = len(str(high - 1)), max(map(len, sizes))
     return [
