@@ -231,19 +231,19 @@ class Violation(BrokenRule):
 class Transfers:
     """Bytes that a schedule moves between device and host, and its time; times in the cost unit of the graph."""
 
-    offloads: int
+    offloads: int = 0
     """Number of writes to the host."""
-    fetches: int
+    fetches: int = 0
     """Number of reads from the host."""
-    bytes_written: int
-    bytes_read: int
-    host_peak: int
+    bytes_written: int = 0
+    bytes_read: int = 0
+    host_peak: int = 0
     """Largest memory of all copies on the host in bytes."""
-    host_peak_step: int | None
+    host_peak_step: int | None = None
     """First step with that memory; None without offloads."""
-    time: int | None
+    time: int | None = None
     """Time of the whole schedule on the machine of the rules; None without a machine or if invalid."""
-    stall: int | None
+    stall: int | None = None
     """Part of it in which the device waits for transfers."""
 
 
@@ -367,9 +367,12 @@ class Certificate(Findings[Violation]):
             "max_computes": dict(limits) if isinstance(limits, Mapping) else limits,
             "keep": sorted(self.rules.keep),
         }
-        absent = ("in_place",) * (not self.in_place) + ("transfers",) * (self.transfers is None)
-        own = {key: value for key, value in vars(self).items() if not key.startswith(absent)}  # as in earlier versions
-        if self.transfers is not None:
+        own = dict(vars(self))
+        if not self.in_place:  # without what is new, the format stays that of earlier versions
+            del own["in_place"], own["in_place_at_peak"]
+        if self.transfers is None:
+            del own["transfers"]
+        else:
             own["transfers"] = asdict(self.transfers)
         if self.rules.machine is None:
             del rules["machine"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -242,14 +243,11 @@ def _transfers(done: Simulation, rules: Rules, *, valid: bool) -> Transfers | No
     host = done.host
     if host is None and rules.machine is None:
         return None
-    timing = time_schedule(done, rules.machine) if valid and rules.machine is not None else None
-    return Transfers(
-        offloads=0 if host is None else host.offloads,
-        fetches=0 if host is None else host.fetches,
-        bytes_written=0 if host is None else host.bytes_written,
-        bytes_read=0 if host is None else host.bytes_read,
-        host_peak=0 if host is None else host.peak,
-        host_peak_step=host.peak_step if host is not None and host.offloads else None,
-        time=None if timing is None else timing.time,
-        stall=None if timing is None else timing.stall,
-    )
+    found = Transfers()
+    if host is not None:
+        step = host.peak_step if host.offloads else None
+        found = Transfers(host.offloads, host.fetches, host.bytes_written, host.bytes_read, host.peak, step)
+    if valid and rules.machine is not None:
+        timing = time_schedule(done, rules.machine)
+        found = replace(found, time=timing.time, stall=timing.stall)
+    return found
