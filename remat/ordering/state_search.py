@@ -33,6 +33,8 @@ QUICK = 20_000
 NARROW, MOST_CUTS = 30, 4
 #: Growth of the part of the limit above the first bound, and its first value as a share of the cost of each op once.
 GROWTH, FIRST = 1.5, 1 / 200
+#: Extra cost above that of any schedule; NEVER of the kernel.
+ENDLESS = 1 << 50
 
 
 def _example() -> None:
@@ -142,18 +144,16 @@ class StateSearch:
             and bool((arrays.producers.counts[own] == 1).all())
             and not graph.in_place
             and all(limit in {None, 1} for limit in problem.compute_limits)
-            and MOST_OPS * graph.base_cost < 1 << 50
+            and MOST_OPS * graph.base_cost < ENDLESS
         )
 
-    def run(self, limit: int | None = None, *, floor: int = 0, deadline: Deadline | None = None) -> Explored:
+    def run(self, limit: int | None = None, *, deadline: Deadline | None = None) -> Explored:
         """Search for the cheapest schedule that costs less than `limit`.
 
         Parameters
         ----------
         limit : int, optional
             Cost to improve on. Default: any schedule counts.
-        floor : int
-            Known bound on the cost.
 
         Returns
         -------
@@ -163,7 +163,7 @@ class StateSearch:
         clock = deadline or Deadline()
         base = self.problem.graph.base_cost
         top = ENDLESS if limit is None else limit - base
-        known, states = max(self._root(), floor - base), 0
+        known, states = self._root(), 0
         first, step = known, max(1, int(FIRST * base))
         quick: int | None = QUICK
         while known < top and not clock.expired:
@@ -308,10 +308,6 @@ class StateSearch:
     def _schedule(self, steps: tuple[int, ...]) -> Schedule:
         order = self.problem.graph.arrays.order
         return Schedule.of_computes(self.problem.graph, order[list(steps)], source="state search")
-
-
-#: Extra cost above that of any schedule.
-ENDLESS = 1 << 50
 
 
 def _steps(parent: Int, op: NDArray[np.int16], state: int) -> tuple[int, ...]:
