@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat.errors import GraphError, ProblemError
 from remat.graphs.ops_and_tensors import Op, Tensor, checked_name, stable_topological_order
-from remat.runtime.sizes import memory_bytes
+from remat.runtime.sizes import NANOSECONDS, memory_bytes
 from remat.runtime.text import short
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: Value of the graph attribute ``format`` that marks graphs with ops and tensors as nodes.
 MARK = "remat-graph"
-#: Nanoseconds of each unit of time.
-NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
 _OP_FIELDS = ("type", "cost", "workspace", "phase", "recomputable")
 _HEADER = ("name", "inputs", "outputs", "order", "constant_memory", "cost_unit", "source", "meta")
 

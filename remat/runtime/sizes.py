@@ -11,7 +11,9 @@ from remat.errors import ProblemError
 UNITS = {"": 1, "b": 1}
 for power, letter in enumerate("kmgtp", 1):
     UNITS |= {f"{letter}b": 1000**power} | dict.fromkeys((letter, f"{letter}i", f"{letter}ib"), 1024**power)
-#: Seconds of each unit of time.
+#: Nanoseconds of each unit of time in graphs, files and descriptions of machines.
+NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
+#: Seconds of each unit of time as users write it.
 TIMES = {
     unit: length
     for units, length in (

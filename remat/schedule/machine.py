@@ -11,15 +11,13 @@ from typing import Any
 
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
-from remat.runtime.sizes import UNITS
+from remat.runtime.sizes import NANOSECONDS, UNITS
 from remat.runtime.text import nearest, short
 
-#: Cost units that are times, and how many of each a second has.
-PER_SECOND = {"ns": 10**9, "us": 10**6}
 _NUMBER = r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*"
 _RATE = re.compile(rf"{_NUMBER}([A-Za-z]+)\s*/\s*s", re.ASCII)
+_SIZE = re.compile(rf"{_NUMBER}([A-Za-z]*)", re.ASCII)
 _LATENCY = re.compile(rf"{_NUMBER}(ns|us|ms|s)", re.ASCII)
-_NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _WORK = re.compile(rf"{_NUMBER}([kMGTP]?)(?:flops?|macs?|cycles?)?(?:\s*/\s*s)?", re.ASCII)
 _PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
@@ -123,8 +121,8 @@ class Machine:
         ProblemError
             If the costs are no times and the machine has no compute rate.
         """
-        if graph.cost_unit in PER_SECOND:
-            return PER_SECOND[graph.cost_unit]
+        if graph.cost_unit in NANOSECONDS:
+            return NANOSECONDS["s"] // NANOSECONDS[graph.cost_unit]
         if self.compute_rate is None:
             raise ProblemError(
                 f"costs of graph {graph.name!r} are in {graph.cost_unit!r}, no unit of time: say how many the machine "
@@ -194,8 +192,7 @@ def _rate(text: str) -> int | None:
 
 
 def _host(text: str) -> int | None:
-    size = re.compile(rf"{_NUMBER}([A-Za-z]*)", re.ASCII)
-    return None if text == "unlimited" else _scaled(size, UNITS, text, "64GiB, or unlimited")
+    return None if text == "unlimited" else _scaled(_SIZE, UNITS, text, "64GiB, or unlimited")
 
 
 def _duplex(text: str) -> bool:
@@ -209,7 +206,7 @@ _SETTINGS: dict[str, Callable[[str], dict[str, Any]]] = {
     "write": lambda text: {"write_rate": _rate(text)},
     "read": lambda text: {"read_rate": _rate(text)},
     "host": lambda text: {"host": _host(text)},
-    "latency": lambda text: {"latency": _scaled(_LATENCY, _NANOSECONDS, text, "10us")},
+    "latency": lambda text: {"latency": _scaled(_LATENCY, NANOSECONDS, text, "10us")},
     "duplex": lambda text: {"full_duplex": _duplex(text)},
     "compute": lambda text: {"compute_rate": _scaled(_WORK, _PREFIXES, text, "312Tflop/s")},
 }

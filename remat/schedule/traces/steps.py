@@ -8,10 +8,9 @@ from typing import Any
 
 from remat.graphs import ComputeGraph
 from remat.runtime.arrays import Int
+from remat.runtime.sizes import NANOSECONDS
 from remat.schedule.traces.timeline import Timeline, module_paths, source_lines
 
-#: Nanoseconds per unit of cost, for units of time.
-_NANOSECONDS = {"ns": 1, "us": 1000}
 #: Costs in other units are scaled by a power of ten so that their sum is at most this long.
 _LONGEST_US = 10_000_000
 
@@ -40,7 +39,7 @@ class StepTimes:
         """
         cost = graph.arrays.cost.tolist()
         costs = [cost[op] for op in ops.tolist()]
-        total, unit = sum(costs), _NANOSECONDS.get(graph.cost_unit)
+        total, unit = sum(costs), NANOSECONDS.get(graph.cost_unit)
         scale = None
         if unit is None:
             scale = 1
