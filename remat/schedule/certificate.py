@@ -255,9 +255,10 @@ class Certificate(Findings[Violation]):
     ----------
     verdict : Verdict
     peak : int
-        Largest memory of the device at any compute or fetch, sampled after allocation and before freeing; 0 without.
+        Largest memory of the device at any compute or fetch, sampled after allocation and before freeing; 0 if
+        there is neither.
     peak_step, peak_op : int, str or None
-        First compute or fetch with that memory, and its op; None without, and no op at a fetch.
+        First compute or fetch with that memory, and its op. None if there is neither; a fetch has no op.
     live_at_peak : tuple of (str, int)
         Tensors live at the peak and their bytes, largest first.
     workspace_at_peak : int

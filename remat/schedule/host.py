@@ -109,7 +109,7 @@ class HostCopies:
             self._release(tensor, step + 1)
 
     def use(self, steps: int) -> HostUse:
-        """Return what was done on the host."""
+        """Return the memory and transfers of the host."""
         change = np.zeros(steps + 1, dtype=np.int64)
         for step, size in self.changes:
             change[step] += size

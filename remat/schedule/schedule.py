@@ -188,7 +188,7 @@ class Schedule:
         return replace(self, kinds=self.kinds[keep], targets=self.targets[keep])
 
     def in_one_memory(self, what: str) -> Schedule:
-        """Return the schedule itself, if it moves no tensors, for code that knows the device's memory only.
+        """Return the schedule itself, if it moves no tensors, for code that has no host.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class Schedule:
         step = int((self.kinds > StepKind.FREE).argmax())
         name = self.tensor_names[self.targets[step]]
         raise ScheduleError(
-            f"{what} cannot express step {step}, {WORDS[self.kinds[step]]} {name!r}: it knows one memory only",
+            f"{what} cannot express step {step}, {WORDS[self.kinds[step]]} {name!r}: it has one memory only",
             "transfers",
         )
 
