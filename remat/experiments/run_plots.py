@@ -55,7 +55,7 @@ def plot_runs(groups: Sequence[Sequence[Run]], ax: Axes | None = None) -> Figure
     ax : matplotlib Axes, optional
         Axes whose place the panels take; default: a new figure.
     """
-    heights = [3.2 if _any_schedule(_curves(runs)) else 1.0 for runs in groups] or [1.0]
+    heights = [3.2 if _curves(runs) else 1.0 for runs in groups] or [1.0]
     size, ratios = (10, 0.4 + sum(heights)), {"height_ratios": heights}
     panels = new_panels(ax, size, len(heights), gridspec_kw=ratios)
     methods = list(dict.fromkeys(run.method.label for runs in groups for run in runs))
@@ -139,18 +139,16 @@ def _gaps(values: Sequence[tuple[float, int]], gaps: Gaps) -> list[tuple[float, 
 
 
 def _curves(runs: Sequence[Run]) -> list[Curve]:
+    """Return the curves of a panel, which is empty without a schedule."""
     gaps = Gaps.of(runs)
-    return [curve for run in runs if (curve := Curve.of(run, gaps)) is not None]
-
-
-def _any_schedule(curves: Sequence[Curve]) -> bool:
-    return any(curve.found for curve in curves)
+    curves = [curve for run in runs if (curve := Curve.of(run, gaps)) is not None]
+    return curves if any(curve.found for curve in curves) else []
 
 
 def _draw_panel(axes: Axes, runs: Sequence[Run], methods: Sequence[str]) -> None:
     curves = _curves(runs)
-    axes.set_title(plain_text("\n".join([_title(runs[0]), *_without(runs)])), fontsize=TITLE)
-    if not _any_schedule(curves):
+    axes.set_title(plain_text("\n".join([_title(runs[0]), *_without(runs, curves)])), fontsize=TITLE)
+    if not curves:
         _say_none(axes, runs)
         return
     _scale(axes, curves, Gaps.of(runs))
@@ -173,12 +171,11 @@ def _draw_panel(axes: Axes, runs: Sequence[Run], methods: Sequence[str]) -> None
     label_ends(axes, ends)
 
 
-def _without(runs: Sequence[Run]) -> list[str]:
+def _without(runs: Sequence[Run], curves: Sequence[Curve]) -> list[str]:
     """Return lines that list the runs without a curve in the panel, by reason."""
     reasons: dict[str, list[str]] = {}
-    gaps, drawn = Gaps.of(runs), _any_schedule(_curves(runs))
     for run in runs:
-        if Curve.of(run, gaps) is None or not drawn:
+        if not any(curve.run is run for curve in curves):
             status = "failed" if run.result is None else str(run.result.status)
             reasons.setdefault("no schedule" if status == "unknown" else status, []).append(run.method.label)
     return [line for why, names in reasons.items() for line in wrap(f"{why}: {', '.join(names)}", 100)]
