@@ -63,7 +63,10 @@ class PlanSection(Section):
     solve: dict[str, Any] = {}
     """As ``[solve]`` of a configuration; ``seed`` may be a list."""
     clock: Clock = "wall"
-    """What time limits count: "wall", or "processor", the time of a cell's process, so that other work matters less."""
+    """Clock of time limits: "wall", or "processor" for the processor time of a cell's process.
+
+    Processor time depends less on other work on the machine.
+    """
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Cell:
         Digest of the graph file.
     run : mapping
         ``config``, a configuration without graph, and ``options``, those of the method; JSON values. ``clock`` is
-        there if it is not that of the wall. A run of an experiment may also have ``start``, the digest of a schedule
+        absent for wall time. A run of an experiment may also have ``start``, the digest of a schedule
         to start from; ``target``, an objective that suffices; and ``objects``, a description of Python objects without
         which it cannot be solved again.
     """
