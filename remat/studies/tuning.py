@@ -204,7 +204,8 @@ class Tuner:
             word = min(unknown)
             raise FormatError(f"{name}: the table has no stage {word!r}; there are {known}", "wrong-key", word)
         self.space = StageSpace(STAGES, self.section.methods)
-        self.name = self.plan(self.training, {DEFAULT: STAGES}).name
+        self._default = self.plan(self.training, {DEFAULT: STAGES})
+        self.name, self.threads = self._default.name, self._default.cells[0].threads
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Tuner:
@@ -231,14 +232,9 @@ class Tuner:
         return Plan(name or found.name, found.instances, found.cells)
 
     @property
-    def threads(self) -> int:
-        """Threads of each cell."""
-        return self.plan(self.training[:1], {DEFAULT: STAGES}).cells[0].threads
-
-    @property
     def seconds(self) -> float | None:
         """Most seconds of all solves one after another; None without a time limit."""
-        trial = self.plan(self.training, {DEFAULT: STAGES})
+        trial = self._default
         both = self.plan([*self.training, *self.held_out], {DEFAULT: STAGES}, all_seeds=True)
         if trial.seconds is None or both.seconds is None:
             return None
@@ -263,7 +259,7 @@ class _Search:
     ) -> None:
         self.tuner, self.store, self.executor, self.on_event = tuner, store, executor, on_event
         self.instances: dict[str, Instance] = {}
-        self.cells: list[Cell] = []
+        self.cells: dict[str, Cell] = {}
         self.trials: list[Trial] = []
         self.default: list[float | None] = []
 
@@ -285,14 +281,14 @@ class _Search:
         number = len(self.trials)
         plan = self.tuner.plan(self.tuner.training, {f"table {number}" if number else DEFAULT: table})
         self.instances |= plan.instances
-        known = {cell.digest for cell in self.cells}  # a table may be tried twice
         found: list[float | None] = []
         logs: list[float] = []
         step = math.ceil(len(plan.cells) / PARTS) if number else len(plan.cells)
         for start in range(0, len(plan.cells), step):
             part = plan.cells[start : start + step]
-            self.cells += [cell for cell in part if cell.digest not in known]
-            results = self.solved(Plan(self.tuner.name, self.instances, tuple(self.cells)))
+            for cell in part:
+                self.cells.setdefault(cell.digest, cell)  # a table may be tried twice
+            results = self.solved(Plan(self.tuner.name, self.instances, tuple(self.cells.values())))
             overheads = {each.cell.digest: overhead(each) for each in results}
             found += [overheads[cell.digest] for cell in part]
             if not number:
