@@ -14,7 +14,7 @@ from remat.cli.options import Json, Quiet, SearchSeed, time_option
 from remat.cli.screen import digest_text, say_sentence
 from remat.cli.terminal import NO
 from remat.errors import ProblemError, RematError
-from remat.runtime.text import one_line
+from remat.runtime.text import counted, one_line
 
 if TYPE_CHECKING:
     from remat.experiments.library.instances import LibraryProblem
@@ -126,7 +126,7 @@ def check(
     absent = [each.instance.name for each in ledgers if not each.instance.available]
     number = sum(each.check() for each in ledgers if each.instance.available)
     checked = len(ledgers) - len(absent)
-    done = f"{number:,} records of {checked:,} instance{'s' * (checked != 1)} are right"
+    done = f"{number:,} records of {counted(checked, 'instance')} are right"
     say_sentence(done + (f"; left out, without their graphs: {', '.join(absent)}" if absent else ""))
     missed = 0
     for problem, ledger in opened if rerun else ():
