@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from remat.studies.running import Event
 
+#: Longest time of cells of which one has no time limit.
+UNLIMITED = "at most: unlimited, since a cell has no time limit"
+
 
 def event_words(event: Event) -> tuple[str, str, str]:
     """Return the number of finished cells, the last one with its result, and the time that is left or ""."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remat.cli.cells import event_words, time_text
+from remat.cli.cells import UNLIMITED, event_words, time_text
 from remat.cli.command import Command, Group
 from remat.cli.options import Quiet
 from remat.cli.screen import say_sentence
@@ -269,7 +269,7 @@ def _print_plan(plan: Plan) -> None:
     for method, number in methods.items():
         print(f"  {method}: {number:,}")
     if plan.seconds is None:
-        say_sentence("at most: unlimited, since a cell has no time limit")
+        say_sentence(UNLIMITED)
     else:
         slots = max(1, available_cpus() // max(cell.threads for cell in plan.cells))
         alone, together = time_text(plan.seconds), time_text(plan.seconds / slots)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from remat.cli.cells import event_words, time_text
+from remat.cli.cells import UNLIMITED, event_words, time_text
 from remat.cli.screen import say_sentence
 from remat.cli.terminal import INTERRUPTED
 
@@ -59,9 +59,7 @@ def print_halves(tuner: Tuner) -> None:
     for word, half in (("training", tuner.training), ("held out", tuner.held_out)):
         say_sentence(f"{word}: {', '.join(each.name for each in half)}")
     seconds = tuner.seconds
-    say_sentence(
-        "at most: unlimited, since a cell has no time limit" if seconds is None else f"at most {time_text(seconds)}"
-    )
+    say_sentence(UNLIMITED if seconds is None else f"at most {time_text(seconds)}")
 
 
 def print_tuning(tuner: Tuner, found: Tuning) -> None:
