@@ -245,7 +245,7 @@ class _Search:
         graph = schedule = certificate = None
         if self.best:
             problem = self.problem(self.best)
-            graph, schedule = problem.graph, _signed(self.schedule, problem.graph)
+            graph, schedule = problem.graph, self.schedule.signed_for(problem.graph)
             certificate = validate(graph, schedule, problem.rules)
             if not certificate.accepted or certificate.cost > most_cost(graph):
                 raise BackendError(f"the schedule of {self.source} changed its verdict at batch size {self.best}")
@@ -265,7 +265,7 @@ class _Search:
             enough.append(self.limits.stop)
         # A schedule with explicit frees (dead retention) cannot be a start: implied frees make it a different schedule.
         given = self.source and not self.schedule.has_frees and not self.alone
-        start = _signed(self.schedule, problem.graph) if given else None
+        start = self.schedule.signed_for(problem.graph) if given else None
         limits = replace(self.limits, stop=AnyOf(*enough))
         watch = partial(nullcontext, self.on_progress)
         run = stored_or_run(self.store, method, problem, limits, start, watch=watch)
@@ -326,7 +326,7 @@ class _Search:
 
     def _memory(self, schedule: Schedule, batch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         problem = self.problem(batch)
-        done = problem.simulate(_signed(schedule, problem.graph))
+        done = problem.simulate(schedule.signed_for(problem.graph))
         return done.memory[done.is_compute]
 
     def _structural_limit(self) -> int:
@@ -346,8 +346,3 @@ class _Search:
 def most_cost(graph: ComputeGraph) -> int:
     """Return the cost of each op once plus a second forward pass: the right-hand side of eq. 10."""
     return graph.base_cost + sum(op.cost for op in graph.ops if op.phase == "forward")
-
-
-def _signed(schedule: Schedule, graph: ComputeGraph) -> Schedule:
-    """Return the same steps for the graph at another batch size."""
-    return replace(schedule, graph=graph.name, graph_digest=graph.digest)

@@ -187,6 +187,10 @@ class Schedule:
         keep = self.kinds != StepKind.FREE
         return replace(self, kinds=self.kinds[keep], targets=self.targets[keep])
 
+    def signed_for(self, graph: ComputeGraph) -> Schedule:
+        """Return the same steps with the name and digest of another graph that has the same ops and tensors."""
+        return replace(self, graph=graph.name, graph_digest=graph.digest)
+
     def in_one_memory(self, what: str) -> Schedule:
         """Return the schedule itself, if it moves no tensors, for code that has no host.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -133,7 +132,7 @@ def certified(
     else:
         found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
         # other costs (another machine, other threads) change the digest of the same step; the validator decides
-        found = dataclasses.replace(found, graph=graph.name, graph_digest=graph.digest)
+        found = found.signed_for(graph)
     rules = Rules(budget=problem.budget_bytes, count_constant_memory=problem.count_constant_memory)
     certificate = validate(graph, found, rules)
     if certificate.verdict is Verdict.OVER_BUDGET:

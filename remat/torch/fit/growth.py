@@ -360,5 +360,5 @@ class _Recomputation:
 
 def _fits(problem: Problem, schedule: Schedule) -> Certificate | None:
     """Return the certificate of a schedule that keeps the budget and costs at most one extra forward pass."""
-    found = problem.validate(replace(schedule, graph=problem.graph.name, graph_digest=problem.graph.digest))
+    found = problem.validate(schedule.signed_for(problem.graph))
     return found if found.accepted and found.cost <= most_cost(problem.graph) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -89,7 +89,7 @@ def cheapest(problem: Problem, schedules: Iterable[Schedule]) -> Schedule | None
     for each in schedules:
         if set(each.computes()) != names:
             continue
-        translated = replace(each, graph=problem.graph.name, graph_digest=problem.graph.digest)
+        translated = each.signed_for(problem.graph)
         certificate = problem.validate(translated)
         if certificate.accepted and (best is None or problem.value(certificate) < least):
             best, least = translated, problem.value(certificate)

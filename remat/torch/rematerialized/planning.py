@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import time
@@ -235,7 +234,7 @@ def _solved(
         start = min(starts, key=lambda each: problem.value(problem.validate(each)), default=None)
         seconds["start"] = time.monotonic() - begun
     if start is None and known is not None and set(known.computes()) == set(captured.graph.op_names):
-        known = dataclasses.replace(known, graph=captured.graph.name, graph_digest=captured.graph.digest)
+        known = known.signed_for(captured.graph)
         start = known if validate(captured.graph, known, problem.rules).accepted else None
     result = solve(
         problem, settings.method, settings.backend, method_options=settings.method_options, warm_start=start,

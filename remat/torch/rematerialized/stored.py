@@ -65,8 +65,7 @@ def find(path: Path | None, problem: Problem) -> Schedule | None:
     if path is None or not path.is_file():
         return None
     try:
-        found = read_schedule(path)
-        found = replace(found, graph=problem.graph.name, graph_digest=problem.graph.digest)
+        found = read_schedule(path).signed_for(problem.graph)
         certificate = problem.validate(found)
         if certificate.accepted:
             os.utime(path)
