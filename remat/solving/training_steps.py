@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from remat.errors import ProblemError, ScheduleError
+from remat.graphs import ComputeGraph
 from remat.problem import Problem
 from remat.schedule import Certificate, Rules, Schedule, Verdict, validate
 from remat.schedule.certificate import overhead_text
@@ -15,7 +17,7 @@ from remat.solving.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepReport:
+class StepReport(ABC):
     """Prediction and certificate of a training step that keeps a budget. Memory is in bytes.
 
     Attributes
@@ -40,7 +42,7 @@ class StepReport:
     certificate : Certificate
     result : Result or None
         Answer of the method; None for a given schedule.
-    seconds : mapping-like of str to float
+    seconds : dict of str to float
         Times of capture and solving.
     costs : str
         Cost model, and its figures.
@@ -97,12 +99,17 @@ class StepReport:
         rows.append(("seconds", ", ".join(f"{word} {value:.1f}" for word, value in self.seconds.items())))
         return rows
 
+    @abstractmethod
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values, as ``str`` shows them."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return "\n".join(f"{word:<12} {text}" for word, text in self.rows())
+
+
+def costs_text(graph: ComputeGraph) -> str:
+    """Return the cost model of a captured graph and its figures, as far as its capture recorded them."""
+    return ": ".join(filter(None, (graph.meta.get(key) for key in ("cost_model", "cost_figures"))))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from remat.hierarchy.subproblem import SubProblem, numbers, translated
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule
+from remat.solving.training_steps import costs_text
 from remat.torch.blocks.calls import Call, record_calls
 from remat.torch.blocks.composing import Composed, compose
 from remat.torch.blocks.remainder import BlockOp, capture_remainder
@@ -93,7 +94,7 @@ def plan_blocks(
         overhead=certificate.overhead, bound=division.bound, options=tuple(len(options[kind]) for kind in kinds),
         constant_memory=graph.constant_memory, constants_counted=settings.constants_counted, random_state_bytes=states,
         certificate=certificate, seconds=clock.seconds,
-        costs=": ".join(filter(None, (graph.meta.get(key) for key in ("cost_model", "cost_figures")))),
+        costs=costs_text(graph),
     )  # fmt: skip
     return BlockPlans(plans, report, division.schedule, composed)
 

@@ -20,7 +20,7 @@ from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.solve import solve
-from remat.solving.training_steps import certified
+from remat.solving.training_steps import certified, costs_text
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split, split
 from remat.torch.peers.partitioner import partitioner_schedule
@@ -210,7 +210,7 @@ def planned(
         random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
         saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
         certificate=certificate, result=step.result, seconds=seconds,
-        costs=": ".join(filter(None, (graph.meta.get(key) for key in ("cost_model", "cost_figures")))),
+        costs=costs_text(graph),
     )  # fmt: skip
     return parts, report
 
