@@ -24,6 +24,7 @@ from remat.runtime.interruption import interrupts
 from remat.runtime.sizes import size_text
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.runtime.text import json_text
+from remat.solving.training_steps import costs_text
 from remat.torch.capture import capture
 from remat.torch.costs import CostModel
 from remat.torch.fit.eager_step import EagerStep, eager_step
@@ -31,6 +32,7 @@ from remat.torch.fit.growth import Family, Largest, Limits, dimensions, largest_
 from remat.torch.fit.optimizers import OptimizerLike, optimizer_name
 from remat.torch.fit.plots import Drawn, plot_estimate
 from remat.torch.modes import kept_modes
+from remat.torch.private import pytree
 from remat.torch.rematerialized.planning import Settings, step_problem
 
 if TYPE_CHECKING:
@@ -371,7 +373,12 @@ def estimate(
     step = _Step(module, optimizer, options)
     deadline = time.monotonic() + options.get("time_limit", 60.0)
     begun, solver = time.monotonic(), options.get("solver", DEFAULT_OPTIONS)
-    eager, unknown_why = step.eager(args, sample_kwargs)
+    eager: EagerStep | None = None
+    unknown_why = ""
+    try:
+        eager = step.eager(args, sample_kwargs)
+    except CaptureError as error:
+        unknown_why = str(error)
     problem = step.problem(args, sample_kwargs)
     graph = problem.graph
     state = eager.state if eager is not None else 0 if optimizer_name(optimizer) == "none" else None
@@ -383,7 +390,7 @@ def estimate(
         eager=eager, unknown=unknown_why, step=problem.reference_peak,
         workspace=max(op.workspace for op in graph.ops) if options.get("workspaces") else None,
         memory=available, curve=curve,
-        costs=": ".join(filter(None, (graph.meta.get(key) for key in ("cost_model", "cost_figures")))),
+        costs=costs_text(graph),
     )  # fmt: skip
     if available is None or not sizes:
         return found
@@ -398,18 +405,9 @@ class _Step:
     optimizer: OptimizerLike
     options: EstimateOptions
 
-    def eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> tuple[EagerStep | None, str]:
-        """Return the eager step, or None and why it is unknown."""
-        try:
-            found = eager_step(self.module, args, kwargs, loss=self.options.get("loss"), optimizer=self.optimizer)
-        except CaptureError as error:
-            return None, str(error)
-        return found, ""
-
-    def total(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], constants: int) -> int:
-        """Return the bytes of the eager step; raise CaptureError if it cannot run."""
-        found = eager_step(self.module, args, kwargs, loss=self.options.get("loss"), optimizer=self.optimizer)
-        return constants + found.total
+    def eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> EagerStep:
+        """Return the eager step; raise CaptureError if it cannot run on fake tensors."""
+        return eager_step(self.module, args, kwargs, loss=self.options.get("loss"), optimizer=self.optimizer)
 
     def problem(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Problem:
         """Capture the step in training mode; return its problem without a budget."""
@@ -464,8 +462,7 @@ def _largest(
             if estimated.eager is None:
                 return None
             args, kwargs = dimension.sample(*sample, size)
-            inputs = sum(x.untyped_storage().nbytes() for x in _tensors((args, kwargs)))
-            return step.total(args, kwargs, constants + inputs)
+            return constants + _bytes_of((args, kwargs)) + step.eager(args, kwargs).total
 
         family = Family(dimension, problem_at, total_at, memory, state)
         solver = step.options.get("solver", DEFAULT_OPTIONS)
@@ -474,7 +471,6 @@ def _largest(
     return found
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    from remat.torch.private import pytree
-
-    return [each for each in pytree.tree_leaves(tree) if isinstance(each, torch.Tensor)]
+def _bytes_of(tree: Any) -> int:
+    tensors = (each for each in pytree.tree_leaves(tree) if isinstance(each, torch.Tensor))
+    return sum(each.untyped_storage().nbytes() for each in tensors)

@@ -159,10 +159,9 @@ class Family:
             try:
                 self._problems[size] = self.problem_at(size)
             except CaptureError as error:
-                self.refused = f"the module refuses {self.dimension.name} {size:,}: {error}"
+                self._refuse(size, error)
                 return None
-        found = self._problems[size]
-        return replace(found, budget=max(self.memory - self.resident - found.graph.constant_memory, 0))
+        return self._within_memory(self._problems[size])
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
@@ -180,8 +179,14 @@ class Family:
             if len(known) < 3:
                 return None
             self._predicted[size] = _extrapolated_problem(self.sizes, known, size)
-        found = self._predicted[size]
-        return replace(found, budget=max(self.memory - self.resident - found.graph.constant_memory, 0))
+        return self._within_memory(self._predicted[size])
+
+    def _within_memory(self, problem: Problem) -> Problem:
+        """Return a problem with the memory that state and constants leave as budget."""
+        return replace(problem, budget=max(self.memory - self.resident - problem.graph.constant_memory, 0))
+
+    def _refuse(self, size: int, error: CaptureError) -> None:
+        self.refused = f"the module refuses {self.dimension.name} {size:,}: {error}"
 
     def structurally_fits(self, size: int) -> bool:
         """Return True unless some op of the extrapolated step alone exceeds the memory."""
@@ -216,7 +221,7 @@ class Family:
             try:
                 self._totals[size] = self.total_at(size)
             except CaptureError as error:
-                self.refused = f"the module refuses {self.dimension.name} {size:,}: {error}"
+                self._refuse(size, error)
                 self._totals[size] = None
         return self._totals[size]
 
