@@ -32,27 +32,37 @@ class Mode(StrEnum):
     INFERENCE = "inference"
 
 
+Factory = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:FACTORY",
+        help="Function without arguments that returns a torch.nn.Module and its sample arguments: "
+        "(module, args) or (module, args, kwargs); also FILE.py:FACTORY. It runs without memory for tensors.",
+    ),
+]
+LossItem = Annotated[
+    str | None,
+    typer.Option(
+        "--loss", metavar="ITEM", help="Item of the module's return value to use as the loss, by name or position."
+    ),
+]
+CostModel = Annotated[
+    str, typer.Option("--costs", metavar="NAME", help="Costs of ops: flops, roofline, roofline:A100, ...")
+]
+
+
 def command(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FACTORY",
-            help="Function without arguments that returns a torch.nn.Module and its sample arguments: "
-            "(module, args) or (module, args, kwargs); also FILE.py:FACTORY. It runs without memory for tensors.",
-        ),
-    ],
+    factory: Factory,
     *,
     output: Path | None = typer.Option(
         None, "--output", "-o", metavar="FILE", help="Graph file to write (-: standard output)."
     ),
-    loss: str | None = typer.Option(
-        None, metavar="ITEM", help="Item of the module's return value to use as the loss, by name or position."
-    ),
+    loss: LossItem = None,
     route: Route = typer.Option(Route.AUTO, metavar="auto|joint|make_fx", help="Technique that records the step."),
     mode: Mode = typer.Option(
         Mode.TRAINING, metavar="training|inference", help="The training step, or the forward pass alone."
     ),
-    costs: str = typer.Option("roofline", metavar="NAME", help="Costs of ops: flops, roofline, roofline:A100, ..."),
+    costs: CostModel = "roofline",
     as_json: Json = False,
 ) -> None:
     """Capture the training step of a PyTorch module as a graph, and show its figures.
@@ -70,8 +80,7 @@ def command(
     from remat.graphs.io import write_graph
     from remat.torch import capture
 
-    item = int(loss) if loss is not None and loss.lstrip("-").isdigit() else loss
-    captured = capture(module, args, kwargs, route=route.value, loss=item, mode=mode.value, costs=costs)
+    captured = capture(module, args, kwargs, route=route.value, loss=loss_item(loss), mode=mode.value, costs=costs)
     if output is not None:
         write_graph(captured.graph, output)
     if is_standard_stream(output):
@@ -82,6 +91,11 @@ def command(
         print_json(facts)
     else:
         print_facts(facts)
+
+
+def loss_item(word: str | None) -> str | int | None:
+    """Return the item of a module's return value that an option names: a position if it is a number."""
+    return int(word) if word is not None and word.lstrip("-").isdigit() else word
 
 
 def made(factory: str) -> tuple[Any, Any, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from remat.cli.capture import made
+from remat.cli.capture import CostModel, Factory, LossItem, loss_item, made
 from remat.cli.common import print_json, print_rows
 from remat.cli.options import Json, Quiet, Seed, Threads, size_option, time_option
 from remat.cli.saving import Outputs
@@ -16,23 +16,14 @@ from remat.io.files import check_outputs
 
 
 def command(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FACTORY",
-            help="Function without arguments that returns a torch.nn.Module and its sample arguments: "
-            "(module, args) or (module, args, kwargs); also FILE.py:FACTORY. It runs without memory for tensors.",
-        ),
-    ],
+    factory: Factory,
     *,
     memory: Annotated[int | None, size_option("Memory of the device", "--memory")] = None,
     optimizer: str = typer.Option(
         "adamw", metavar="NAME", help="Class of torch.optim in lower case (adamw, sgd, ...), momentum, or none."
     ),
-    loss: str | None = typer.Option(
-        None, metavar="ITEM", help="Item of the module's return value to use as the loss, by name or position."
-    ),
-    costs: str = typer.Option("roofline", metavar="NAME", help="Costs of ops: flops, roofline, roofline:A100, ..."),
+    loss: LossItem = None,
+    costs: CostModel = "roofline",
     sizes: bool = typer.Option(
         True, "--sizes/--no-sizes", help="With --memory: search the largest batch and the longest sequence."
     ),
@@ -68,10 +59,9 @@ def command(
     from remat.runtime.solve_options import SolveOptions
     from remat.torch import estimate
 
-    item = int(loss) if loss is not None and loss.lstrip("-").isdigit() else loss
     found = estimate(
-        module, args, sample_kwargs=kwargs, optimizer=optimizer, memory=memory, sizes=sizes, loss=item, costs=costs,
-        time_limit=time_limit, watch=lambda label: Reporter(quiet, label=label),
+        module, args, sample_kwargs=kwargs, optimizer=optimizer, memory=memory, sizes=sizes, loss=loss_item(loss),
+        costs=costs, time_limit=time_limit, watch=lambda label: Reporter(quiet, label=label),
         solver=SolveOptions(threads=threads, seed=seed or 0),
     )  # fmt: skip
     outputs = Outputs()
