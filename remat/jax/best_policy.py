@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import jax
 
 from remat.errors import ProblemError
-from remat.jax.capture import name_of
+from remat.jax.capture import name_of, positions
 from remat.jax.checkpoints import checkpointed
 from remat.jax.naming import Suggestion, suggestions
 from remat.jax.saved_names import SavedNames
-from remat.jax.step import Arguments, Step, capture_step
+from remat.jax.step import Arguments, Step, StepOptions, capture_step
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule
@@ -102,14 +102,9 @@ class NamedPolicy:
         return f"save_only_these_names({', '.join(map(repr, self.names))})"
 
 
-class PolicyOptions(TypedDict, total=False):
+class PolicyOptions(StepOptions, total=False):
     """Further options of :func:`best_policy`, which documents them."""
 
-    kwargs: Mapping[str, Any]
-    wrt: int | Sequence[int]
-    has_aux: bool
-    unroll: bool
-    name: str
     method: MethodLike
 
 
@@ -121,11 +116,12 @@ def best_policy(
     time_limit: float = 30.0,
     **options: Unpack[PolicyOptions],
 ) -> NamedPolicy:
-    """Choose the names that ``jax.checkpoint`` saves, so that a training step keeps a budget at the least extra cost.
+    """Return the policy of ``jax.checkpoint`` that fits a training step into a budget for the least extra cost.
 
-    The names are those that ``checkpoint_name`` gives in the function, the regions its calls of ``jax.checkpoint``,
-    whose own policies do not matter. A function without such calls is one region. Up to ten names, all sets are tried.
-    The chosen one is certified on JAX's own trace, and compared with the best schedule that a solver finds.
+    The policy saves some of the names that ``checkpoint_name`` gives in the function. The regions are the calls of
+    ``jax.checkpoint`` in the function; their own policies do not matter. A function without such calls is one region.
+    With up to ten names, all sets of names are tried. The chosen set is certified on JAX's own trace, and compared with
+    the best schedule that a solver finds.
 
     Parameters
     ----------
@@ -171,12 +167,12 @@ def best_policy(
     begun = time.monotonic()
     settings: dict[str, Any] = {"kwargs": {}, "wrt": 0, "has_aux": False, "unroll": False, "method": "auto", **options}
     given = Arguments(args, dict(settings["kwargs"]))
-    label, wrt = name_of(function, options.get("name")), settings["wrt"]
+    label = name_of(function, options.get("name"))
     program = checkpointed(function, given, label=label)
 
     def step_under(policy: Any, *, names: bool = False) -> Step:
         return capture_step(
-            program.under(policy), given, wrt=(wrt,) if isinstance(wrt, int) else tuple(wrt),
+            program.under(policy), given, wrt=positions(settings["wrt"]),
             has_aux=settings["has_aux"], unroll=settings["unroll"], label=label, names=names,
         )  # fmt: skip
 

@@ -80,7 +80,7 @@ def capture(  # noqa: PLR0913 - independent options of users
     if mode not in MODES:
         raise CaptureError(f"mode {mode!r} is not one of {', '.join(MODES)}", "mode")
     label = name_of(function, name)
-    chosen = (wrt,) if isinstance(wrt, int) else tuple(wrt)
+    chosen = positions(wrt)
     whole = jax.value_and_grad(function, argnums=wrt if isinstance(wrt, int) else chosen, has_aux=has_aux)
     closed = traced(whole if mode == "training" else function, args, kwargs or {}, label=label)
     sizes = _constant_bytes(closed, args, {position % max(1, len(args)) for position in chosen}, mode)
@@ -90,6 +90,11 @@ def capture(  # noqa: PLR0913 - independent options of users
 def name_of(function: Callable[..., Any], name: str | None = None) -> str:
     """Return the name of a graph: the given one, or the function's."""
     return str(name or getattr(function, "__name__", type(function).__name__))
+
+
+def positions(wrt: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the positions of the arguments to differentiate by."""
+    return (wrt,) if isinstance(wrt, int) else tuple(wrt)
 
 
 def traced(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, label: str) -> Any:

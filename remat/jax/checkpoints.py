@@ -9,9 +9,8 @@ import jax
 from jax.extend import core
 
 from remat.jax.capture import traced
+from remat.jax.inlining import CHECKPOINTS
 from remat.jax.step import Arguments
-
-_CHECKPOINTS = ("remat2", "remat", "checkpoint")
 
 
 class Checkpointed(NamedTuple):
@@ -58,7 +57,7 @@ def checkpointed(function: Callable[..., Any], given: Arguments, *, label: str) 
     program = traced(whole, (given.args, given.kwargs), {}, label=label)
     equations = list(_equations(program.jaxpr))
     names = dict.fromkeys(str(e.params["name"]) for e in equations if e.primitive.name == "name")
-    regions = sum(e.primitive.name in _CHECKPOINTS for e in equations)
+    regions = sum(e.primitive.name in CHECKPOINTS for e in equations)
     return Checkpointed(program, trees[-1], regions, tuple(names))
 
 
@@ -76,7 +75,7 @@ def _with_policy(jaxpr: Any, policy: Any) -> Any:
 
 def _changed(equation: Any, policy: Any) -> dict[str, Any]:
     params = {name: _value(value, policy) for name, value in equation.params.items()}
-    return params | {"policy": policy} if equation.primitive.name in _CHECKPOINTS else params
+    return params | {"policy": policy} if equation.primitive.name in CHECKPOINTS else params
 
 
 def _value(value: Any, policy: Any) -> Any:

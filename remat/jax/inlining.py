@@ -22,6 +22,8 @@ CALLS = {
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr",
 }  # fmt: skip
+#: Primitives of ``jax.checkpoint``, by its names in several versions of JAX.
+CHECKPOINTS = ("remat2", "remat", "checkpoint")
 #: Primitives whose results are their operands.
 RENAMES = frozenset({
     "name", "stop_gradient", "optimization_barrier", "sharding_constraint", "layout_constraint", "pvary", "pcast",
@@ -181,7 +183,7 @@ class Inliner:
         body = equation.params[CALLS[equation.primitive.name]]
         inner, constants = getattr(body, "jaxpr", body), getattr(body, "consts", ())
         outer = self._region
-        if equation.primitive.name in ("remat2", "remat", "checkpoint") and equation.params.get("differentiated"):
+        if equation.primitive.name in CHECKPOINTS and equation.params.get("differentiated"):
             self._regions += 1
             self._region = self._regions
         shared = [self.constant(each) for each in constants]

@@ -8,15 +8,15 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from remat.errors import ExecutionError, ProblemError
 from remat.graphs import ComputeGraph
-from remat.jax.capture import name_of
+from remat.jax.capture import name_of, positions
 from remat.jax.plan import Plan
 from remat.jax.program import Program
 from remat.jax.report import Report
-from remat.jax.step import Arguments, Step, capture_step
+from remat.jax.step import Arguments, Step, StepOptions, capture_step
 from remat.jax.verify import verify as run_verification
 from remat.problem import Problem
 from remat.schedule import OrderRule, Schedule, simulate
@@ -32,14 +32,9 @@ if TYPE_CHECKING:
 OTHER_SHAPES = ("error", "capture")
 
 
-class StepOptions(TypedDict, total=False):
+class RematerializeOptions(StepOptions, total=False):
     """Further options of :func:`rematerialize`, which documents them."""
 
-    kwargs: Mapping[str, Any]
-    wrt: int | Sequence[int]
-    has_aux: bool
-    unroll: bool
-    name: str
     constants_counted: bool
     method: MethodLike
     method_options: Any
@@ -62,11 +57,6 @@ class Settings:
     method_options: Any = None
     time_limit: float | None = 60.0
     on_progress: OnProgress | None = None
-
-    @property
-    def positions(self) -> tuple[int, ...]:
-        """Positions of the arguments to differentiate by."""
-        return (self.wrt,) if isinstance(self.wrt, int) else tuple(self.wrt)
 
 
 class Rematerialized:
@@ -153,7 +143,7 @@ class Rematerialized:
         """Add the plan of a kind of call: captured, solved or with the given schedule, and certified."""
         settings, begun = self._settings, time.monotonic()
         step = capture_step(
-            self.original, given, wrt=settings.positions, has_aux=settings.has_aux, unroll=settings.unroll,
+            self.original, given, wrt=positions(settings.wrt), has_aux=settings.has_aux, unroll=settings.unroll,
             label=name_of(self.original, settings.name),
         )  # fmt: skip
         problem, seconds = _problem(step, settings), {"capture": time.monotonic() - begun}
@@ -183,7 +173,7 @@ class Rematerialized:
 
     def _verify(self, given: Arguments) -> None:
         plan, settings = self._plans[0], self._settings
-        found = run_verification(self.original, self, given, settings.positions, settings.has_aux)
+        found = run_verification(self.original, self, given, positions(settings.wrt), settings.has_aux)
         plan.report = dataclasses.replace(plan.report, verification=found)
 
 
@@ -195,7 +185,7 @@ def rematerialize(
     schedule: Schedule | str | os.PathLike[str] | None = None,
     verify: bool = False,
     other_shapes: str = "error",
-    **options: Unpack[StepOptions],
+    **options: Unpack[RematerializeOptions],
 ) -> Rematerialized:
     """Return a loss like `loss` whose gradients keep a memory budget by recomputation.
 

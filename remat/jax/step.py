@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 from jax import numpy as jnp
@@ -20,6 +20,16 @@ class Arguments(NamedTuple):
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+
+class StepOptions(TypedDict, total=False):
+    """Options of the capture of a step, which :func:`remat.jax.rematerialize` documents."""
+
+    kwargs: Mapping[str, Any]
+    wrt: int | Sequence[int]
+    has_aux: bool
+    unroll: bool
+    name: str
 
 
 class Leaf(NamedTuple):
