@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from remat.errors import CaptureError
 from remat.torch.capture.explaining import explained, quiet_torch
 from remat.torch.capture.fakes import FakeWorld, grouped_products, without_onednn
 from remat.torch.capture.recording import differentiable
+from remat.torch.costs.calls import storage_key
 from remat.torch.modes import kept_attributes
 from remat.torch.private import TorchDispatchMode, pytree
 
@@ -82,7 +82,7 @@ class _Recorded:
             for leaf in given
         ]
         args, kwargs = pytree.tree_unflatten(leaves, spec)
-        with _recorded_ops(self._block, leaves) as ops:
+        with _Ops(self._block, leaves) as ops:
             returned = self._forward(*args, **kwargs)
             outputs, out_spec = pytree.tree_flatten(returned)
             roots = differentiable(outputs)
@@ -106,13 +106,6 @@ class _Recorded:
             ],
             out_spec,
         )  # fmt: skip
-
-
-@contextmanager
-def _recorded_ops(block: nn.Module, leaves: Sequence[Any]) -> Iterator[_Ops]:
-    ops = _Ops(block, leaves)
-    with ops:
-        yield ops
 
 
 class _Ops(TorchDispatchMode):
@@ -144,7 +137,7 @@ class _Ops(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         written = []
         for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata not in self._numbers:
+            if isinstance(leaf, torch.Tensor) and storage_key(leaf) not in self._numbers:
                 self._named(leaf, f"%{len(self._held)}")
             written.append(self.token(leaf))
         self.note(str(func), read, written)
@@ -154,7 +147,7 @@ class _Ops(TorchDispatchMode):
         """Describe a value: a tensor by its storage and layout."""
         if not isinstance(leaf, torch.Tensor):
             return repr(leaf)
-        key = leaf.untyped_storage()._cdata
+        key = storage_key(leaf)
         if key not in self._numbers:  # read by the block, and neither its own nor an argument
             self._named(leaf, self._attributes.get(id(leaf), f"tensor at {id(leaf)}"))
         layout = tuple(leaf.shape), leaf.stride(), leaf.storage_offset(), leaf.dtype, leaf.device
@@ -169,6 +162,6 @@ class _Ops(TorchDispatchMode):
         return self._digest.hexdigest()
 
     def _named(self, tensor: torch.Tensor, name: str) -> str:
-        self._numbers[tensor.untyped_storage()._cdata] = name
+        self._numbers[storage_key(tensor)] = name
         self._held.append(tensor)  # its storage's address is not used again
         return self.token(tensor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -144,7 +144,6 @@ class _Stub:
 
     ops: list[tuple[int, BlockOp]]
     calls: int = 0
-    forward: Any = field(default=None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         number, op = self.ops[self.calls % len(self.ops)]  # the model runs twice: for its outputs, and for the trace

@@ -12,6 +12,7 @@ import torch
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
 from remat.torch.capture.fakes import FakeWorld
+from remat.torch.costs.calls import storage_key
 from remat.torch.modes import kept_attributes
 from remat.torch.private import TorchDispatchMode, enable_python_dispatcher, pytree
 
@@ -75,22 +76,22 @@ class _Recorder(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if self.current is None or func in SAC_IGNORED_OPS:
             return out
-        given = {_storage(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        given = {storage_key(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         made = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         schema = getattr(func, "_schema", None)
         mutable = schema is not None and schema.is_mutable
-        fresh = not mutable and any(_storage(leaf) not in given for leaf in made)
+        fresh = not mutable and any(storage_key(leaf) not in given for leaf in made)
         call = Call(func, key_of(str(func), out), fresh)
         self.current.calls.append(call)
         if schema is not None and mutable:
             for formal, value in zip(schema.arguments, args, strict=False):
                 if formal.alias_info is not None and formal.alias_info.is_write and isinstance(value, torch.Tensor):
-                    maker = self._makers.get(_storage(value))
+                    maker = self._makers.get(storage_key(value))
                     if maker is not None:
                         maker.changed = True
         for leaf in made:
-            if _storage(leaf) not in given:
-                self._makers[_storage(leaf)] = call
+            if storage_key(leaf) not in given:
+                self._makers[storage_key(leaf)] = call
                 self._alive.append(leaf.detach())  # a freed storage's key could return
         return out
 
@@ -113,10 +114,6 @@ class _Recorder(TorchDispatchMode):
         if self.current is not None:
             self.current.packed = len(self.current.calls)
         return tensor
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def recorded(world: FakeWorld, paths: Sequence[str], *, traced: bool) -> list[Run]:
