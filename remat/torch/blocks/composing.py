@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import fx
@@ -162,7 +162,7 @@ def compose(remainder: Remainder) -> Composed:
         if found is None:
             for name in op.outputs:
                 work.sizes[name] = sizes[name]
-            work.add(_with_tensors(op, work.mapped(op.inputs)), once=True)
+            work.add(replace(op, inputs=work.mapped(op.inputs)), once=True)
             continue
         block, number, backward = found
         assert node is not None
@@ -183,10 +183,6 @@ def compose(remainder: Remainder) -> Composed:
         for k, label in enumerate(work.labels)
     )
     return Composed(graph, groups, work.once)
-
-
-def _with_tensors(op: Op, inputs: tuple[str, ...]) -> Op:
-    return Op(op.name, inputs, op.outputs, op.cost, op.workspace, op.type, op.phase, op.recomputable)
 
 
 def _labels(ops: Sequence[BlockOp]) -> Iterator[str]:
