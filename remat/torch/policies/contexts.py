@@ -148,9 +148,12 @@ class Policy(functools.partial[Any]):
     ----------
     report : PolicyReport
         Certificate, extra cost, and the distance to the bound and to the best schedule.
+    regions : tuple of RegionTable
+        Tables of the regions, in the order of the forward pass, plain ones included.
     """
 
     report: PolicyReport
+    regions: tuple[RegionTable, ...]
 
     @classmethod
     def of(cls, model: torch.nn.Module, regions: Sequence[RegionTable], report: PolicyReport) -> Policy:
@@ -158,22 +161,15 @@ class Policy(functools.partial[Any]):
         table = Table(tuple(region for region in regions if not region.plain), weakref.ref(model))
         made = cls(contexts, table)
         made.report = report
-        made.every = tuple(regions)  # type: ignore[attr-defined]
+        made.regions = tuple(regions)
         model.register_forward_pre_hook(table.restart, prepend=True)
         return made
-
-    @property
-    def regions(self) -> tuple[RegionTable, ...]:
-        """Tables of the regions, in the order of the forward pass, plain ones included."""
-        found: tuple[RegionTable, ...] = self.every  # type: ignore[attr-defined]
-        return found
 
     @property
     def saved(self) -> dict[str, list[tuple[str, int]]]:
         """Saved calls of each region: name and occurrence of the op in eager mode."""
         return {
-            f"{region.name}": [place for place, kept in region.by_occurrence().items() if kept]
-            for region in self.regions
+            region.name: [place for place, kept in region.by_occurrence().items() if kept] for region in self.regions
         }
 
     def checkpoint(self, model: torch.nn.Module) -> None:
