@@ -99,8 +99,8 @@ class Machine:
         else:
             known = ", ".join(PRESETS)
             raise ProblemError(
-                f"machine {short(first.strip())} is not one of {known}{nearest(first.strip(), PRESETS)}; "
-                "or write rate=24GB/s,host=64GiB",
+                f"machine {short(first.strip())} is not one of {known}, nor settings such as rate=24GB/s,host=64GiB"
+                f"{nearest(first.strip(), PRESETS)}",
                 "machine",
             )
         for part in rest:

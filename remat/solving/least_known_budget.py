@@ -86,6 +86,7 @@ def sufficient_budget(session: Session) -> SufficientBudget | None:
                 f"it is claimed that no schedule exists{session.proof}, but {found.source} found one", "refuted"
             )
         if session.best is not None:
+            session.report_progress()
             return None
         lowest = min(lowest, found, key=lambda each: each.by_peak)
     known = SufficientBudget(lowest, session.problem.reference_peak)

@@ -292,6 +292,7 @@ def test_search_for_a_sufficient_budget_may_give_the_answer(monkeypatch: pytest.
     assert result.status is Status.FEASIBLE
     assert result.certificate is not None
     assert result.certificate.accepted
+    assert [point.objective for point in result.incumbents] == [result.objective]
     assert solve(Problem(layered(40, seed=1), "90%"), "annealing", stop=Deadline(0.0), options=ONE).schedule is None
 
 
