@@ -55,7 +55,8 @@ def bounds(problem: Problem, deadline: float | Deadline | None = None, **options
     The structural bound and the cut bound on the peak come first. If there is a budget, and the structural bound does
     not exceed it, the bounds on cost follow: the joint bound, and for a fixed order the stage bound. The bounds still
     to come share the remaining time, and the stage bound has half of it. Beyond 5,000 ops the stage bound precedes the
-    cut bound and the joint bound, since its programmes stay small.
+    cut bound and the joint bound, since its programmes stay small. If tensors can be moved to a host, only the
+    structural bound applies.
 
     Parameters
     ----------
@@ -114,6 +115,9 @@ def bounds_in_turn(
         return
     first = structural_bound(problem)
     yield first
+    if problem.can_move:  # the others hold for schedules in one memory
+        return
+    problem = problem.one_memory
     stage = partial(stage_bounds, problem, enough=enough, threads=threads, memory_limit=memory_limit)
     once: list[Callable[..., Bound]] = [partial(cut_bound, problem)]
     some = problem.budget_bytes is not None and not first.infeasible

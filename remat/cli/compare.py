@@ -124,7 +124,8 @@ def command(
 
 def _budgets(given: list[str] | None, run: Config) -> list[str | int | float | None]:
     budgets: list[str | int | float | None] = [*read_budgets(given)]
-    if not budgets and run.problem.budget is None and not Objective(run.problem.objective).is_memory:
+    asked = run.problem.objective
+    if not budgets and run.problem.budget is None and not (asked is not None and Objective(asked).is_memory):
         raise typer.BadParameter("Missing option '--budgets'.")
     return budgets or [run.problem.budget]
 

@@ -243,7 +243,8 @@ class Config(Section):
         p = self.problem
         with read_limits(self.solve.time_limit, self.solve.memory_limit):
             graph = load_profiled(load_graph(p.graph), p.costs, p.device)
-        return Problem(graph, p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory, p.objective)
+        rules = p.order, p.max_computes, p.keep, p.count_constant_memory
+        return Problem(graph, p.budget, *rules, p.objective, p.machine)
 
     def run(
         self, on_progress: OnProgress | None = None, *, log: Callable[[str], None] | None = None,

@@ -33,7 +33,8 @@ def schema() -> dict[str, Any]:
 #: Keys that the example shows with another value than the default, and keys that it comments out.
 _GIVEN = {"graph": "vgg16", "budget": "90%", "time_limit": 60}
 _SHOWN = {"costs": "costs.csv", "device": "gpu", "max_computes": 2, "threads": 2,
-          "keep": ["tensor"], "memory_limit": "4GiB", "warm_start": "start.json",
+          "keep": ["tensor"], "objective": "least-time", "machine": "pcie4,host=64GiB", "memory_limit": "4GiB",
+          "warm_start": "start.json",
           "schedule": "schedule.json", "plot": "schedule.png"}  # fmt: skip
 
 

@@ -54,10 +54,12 @@ class ProblemSection(Section):
     count_constant_memory: bool = False
     """Count the graph's constant memory in peak and budget."""
     objective: Annotated[
-        str,
+        str | None,
         GetPydanticSchema(lambda _source, _handler: literal_schema(list(map(str, Objective)))),
-        Field(description=f"{Objective.described()}."),
-    ] = str(Objective.DEFAULT)
+        Field(description=f"{Objective.described()}; absent: the time with a machine, otherwise the cost."),
+    ] = None
+    machine: str | dict[str, str | int | float] | None = None
+    """Host to which tensors may move: "pcie4,host=64GiB", or a table of these settings (preset, host, ...)."""
 
 
 class SolveSection(Section):

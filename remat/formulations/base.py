@@ -101,10 +101,18 @@ class Formulation(ABC):
     """True if the model covers outputs that are written in place of inputs. Otherwise callers pass problems without
     such outputs, and its proofs hold for those problems only."""
 
+    moves: ClassVar[bool] = False
+    """True if the model covers transfers to a host; it then also states the least time. Otherwise callers pass problems
+    with one memory, and its proofs hold for those only."""
+
     def __init__(self, problem: Problem) -> None:
         if problem.graph.in_place and not self.counts_in_place:
             raise ProblemError(
                 f"formulation {self.name!r} does not state outputs in place of inputs; state problem.plain", "in-place"
+            )
+        if problem.machine is not None and not self.moves:
+            raise ProblemError(
+                f"formulation {self.name!r} does not state transfers to a host; state problem.one_memory", "transfers"
             )
         self.problem = problem
 

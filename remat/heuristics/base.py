@@ -161,6 +161,9 @@ class Heuristic(Algorithm):
     uses_backend: ClassVar[bool] = False
     """True when it solves models with the backend of its run."""
 
+    moves: ClassVar[bool] = False
+    """True if it moves tensors to the host where a problem has one. Otherwise it receives problems with one memory."""
+
     bound: int | None = None
     scope: Scope | None = None
     """Lower bound within `scope` that the last run found; None without one."""

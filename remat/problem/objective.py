@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from remat.errors import ProblemError
+
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
 
@@ -19,6 +21,10 @@ class Measured(Protocol):
     @property
     def peak(self) -> int:
         """Largest memory in bytes."""
+
+    @property
+    def time(self) -> int | None:
+        """Time with stalls, in the cost unit of the graph: the cost, if nothing is moved; None if it is not known."""
 
 
 _KNOWN: dict[str, Objective] = {}
@@ -54,7 +60,10 @@ class Objective(str, metaclass=_Registry):
         True if the value is what a budget limits. Searches then lower the budget step by step, models have no budget,
         and a bound above the budget proves that no schedule exists.
     includes_cost : bool
-        True if no schedule's value is below its cost. Bounds on the cost then bound the value.
+        True if bounds on the cost bound the value. Not so for the time: bounds on the cost hold for schedules that move
+        nothing.
+    needs_machine : bool
+        True if the value depends on the machine of the problem.
 
     Raises
     ------
@@ -66,15 +75,17 @@ class Objective(str, metaclass=_Registry):
     >>> Objective("least-peak") is Objective.LEAST_PEAK, Objective.LEAST_PEAK == "least-peak"
     (True, True)
     >>> ", ".join(Objective)
-    'least-cost, least-peak'
+    'least-cost, least-peak, least-time'
     """
 
     LEAST_COST: ClassVar[Objective]
     """The least cost within the budget; of equal costs the lower peak."""
     LEAST_PEAK: ClassVar[Objective]
     """The least peak, and of schedules with that peak the cheapest; a budget is an upper limit."""
+    LEAST_TIME: ClassVar[Objective]
+    """The least time on a machine within the budget; of equal times the lower peak."""
     DEFAULT: ClassVar[Objective]
-    """Objective of problems that name none."""
+    """Objective of problems without a machine that name none."""
 
     about: ClassVar[str]
     key: ClassVar[str]
@@ -84,6 +95,7 @@ class Objective(str, metaclass=_Registry):
     lower_is_better: ClassVar[bool] = True
     is_memory: ClassVar[bool] = False
     includes_cost: ClassVar[bool] = False
+    needs_machine: ClassVar[bool] = False
 
     def __init_subclass__(cls, name: str) -> None:
         _KNOWN[name] = str.__new__(cls, name)
@@ -168,5 +180,23 @@ class _LeastPeak(Objective, name="least-peak"):
         return 0
 
 
+class _LeastTime(Objective, name="least-time"):
+    about = "with transfers to the host of a machine, within the budget"
+    key = word = "time"
+    verb = "takes"
+    needs_machine = True
+
+    def value(self, certificate: Measured) -> int:
+        if certificate.time is None:
+            raise ProblemError(
+                "a schedule has no time if it is not valid, or moves tensors without a machine", "no-time"
+            )
+        return certificate.time
+
+    def base(self, graph: ComputeGraph) -> int:
+        return graph.base_cost
+
+
 Objective.DEFAULT = Objective.LEAST_COST = Objective("least-cost")
 Objective.LEAST_PEAK = Objective("least-peak")
+Objective.LEAST_TIME = Objective("least-time")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remat.errors import FormatError, ProblemError
 from remat.graphs import ComputeGraph
@@ -23,6 +23,7 @@ from remat.runtime.arrays import Bool, Int
 from remat.runtime.text import nearest, short
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate
+from remat.schedule.machine import Machine
 from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.simulate import Simulation, simulate
 from remat.schedule.validate import validate
@@ -55,13 +56,17 @@ class Problem:
         Tensors to be alive at the end, in addition to the graph's outputs.
     count_constant_memory : bool
         Count the graph's constant memory in peak and budget (a share then refers to peak plus constant memory).
-    objective : Objective or str
-        ``"least-cost"``, or ``"least-peak"``, which needs no budget; see :class:`remat.problem.Objective`.
+    objective : Objective or str, optional
+        ``"least-cost"`` (default), ``"least-peak"``, which needs no budget, or ``"least-time"``, which needs a machine
+        and is its default; see :class:`remat.problem.Objective`.
+    machine : Machine, str or mapping, optional
+        Host to which schedules may move tensors, such as ``"pcie4,host=64GiB"``: see :meth:`remat.schedule.Machine.of`.
 
     Raises
     ------
     ProblemError
-        For a budget that cannot be read, unknown names, or a limit below one.
+        For a budget or machine that cannot be read, unknown names, a limit below one, a machine with another objective,
+        or costs that are no times on a machine without a compute rate.
 
     Examples
     --------
@@ -70,6 +75,8 @@ class Problem:
     >>> _ = b.op("a", size=4, cost=1), b.op("b", inputs=["a"], size=6, cost=1)
     >>> Problem(b.build(), "80%").budget_bytes
     8
+    >>> Problem(b.build(), "80%", machine="pcie4,compute=1G").objective  # a billion of its cost units per second
+    'least-time'
     """
 
     graph: ComputeGraph
@@ -79,25 +86,27 @@ class Problem:
     keep: frozenset[str]
     count_constant_memory: bool
     objective: Objective
+    machine: Machine | None
 
-    def __init__(  # noqa: PLR0917  (a user may give all by position, as to any dataclass)
+    def __init__(  # noqa: PLR0913, PLR0917  (a user may give all by position, as to any dataclass)
         self, graph: GraphLike, budget: str | int | float | None = None, order: OrderRule | str = OrderRule.FIXED,
         max_computes: int | Mapping[str, int] | None = None, keep: Iterable[str] = (),
-        count_constant_memory: bool = False, objective: Objective | str = Objective.DEFAULT,
+        count_constant_memory: bool = False, objective: Objective | str | None = None,
+        machine: Machine | str | Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         graph = as_graph(graph)
         try:
             order = OrderRule(order)
         except ValueError:
             raise ProblemError(f"order {order!r} is not one of fixed, free") from None
-        try:
-            objective = Objective(objective)
-        except ValueError:
-            known = ", ".join(Objective)
-            raise ProblemError(f"objective {short(objective)} is not one of {known}", "bad-objective") from None
+        machine = None if machine is None else Machine.of(machine)
+        objective = _objective(objective, machine)
+        if machine is not None:
+            machine.per_second(graph)  # costs that are no times are refused here
         if isinstance(max_computes, Mapping):  # a copy, so that later changes of the mapping have no effect
             max_computes = MappingProxyType(dict(max_computes))
-        values = graph, budget, order, max_computes, _names(keep, graph), count_constant_memory, objective
+        rules = order, max_computes, _names(keep, graph), count_constant_memory
+        values = graph, budget, *rules, objective, machine
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
         _check_limits(max_computes, graph)
@@ -106,7 +115,7 @@ class Problem:
     def __reduce__(self) -> tuple[type[Problem], tuple[object, ...]]:  # a mapping proxy cannot be pickled
         limits = self.max_computes
         limits = dict(limits) if isinstance(limits, Mapping) else limits
-        most = (self.keep, self.count_constant_memory, self.objective)
+        most = (self.keep, self.count_constant_memory, self.objective, self.machine)
         return type(self), (self.graph, self.budget, self.order, limits, *most)
 
     @classmethod
@@ -129,6 +138,8 @@ class Problem:
             ("computes per op", limit if not isinstance(self.max_computes, Mapping) else "limited by op"),
             ("objective", str(self.objective)),
         ]
+        if self.machine is not None:
+            rows.append(("machine", str(self.machine)))
         return [*rows, ("keep", ", ".join(sorted(self.keep)))] if self.keep else rows
 
     def _repr_html_(self) -> str:
@@ -171,6 +182,7 @@ class Problem:
             "graph": graph, "budget": self.budget, "order": str(self.order), "objective": str(self.objective),
             "max_computes": limits if not isinstance(limits, Mapping) else None, "keep": sorted(self.keep) or None,
             "count_constant_memory": self.count_constant_memory,
+            "machine": None if self.machine is None else self.machine.settings,
         }  # fmt: skip
         text = partial(json.dumps, ensure_ascii=False)  # a TOML string, too
         lines = [f"{name} = {text(value)}" for name, value in fields.items() if value is not None]
@@ -204,6 +216,20 @@ class Problem:
         arrays = self.graph.arrays
         at_end = int(arrays.size[self.kept | arrays.is_input].sum())
         return max(self.graph.structural_bound.peak, at_end) + self.constant_bytes
+
+    @property
+    def can_move(self) -> bool:
+        """True if there is a host to which tensors can be moved."""
+        return self.machine is not None and self.machine.can_move
+
+    @cached_property
+    def one_memory(self) -> Problem:
+        """Same problem without its machine, for the least cost; itself if it has none.
+
+        Each of its schedules is valid for this problem and takes the time of its computes. Bounds and proofs carry over
+        only if this problem cannot move tensors (:attr:`can_move`).
+        """
+        return self if self.machine is None else replace(self, machine=None, objective=Objective.LEAST_COST)
 
     @cached_property
     def plain(self) -> Problem:
@@ -299,7 +325,27 @@ class Problem:
             dict(limits) if isinstance(limits, Mapping) else limits,
             self.keep,
             self.count_constant_memory,
+            self.machine,
         )
+
+
+def _objective(given: Objective | str | None, machine: Machine | None) -> Objective:
+    """Return the objective, by default the time on a machine and otherwise the cost."""
+    if given is None:
+        return Objective.DEFAULT if machine is None else Objective.LEAST_TIME
+    try:
+        objective = Objective(given)
+    except ValueError:
+        known = ", ".join(Objective)
+        raise ProblemError(f"objective {short(given)} is not one of {known}", "bad-objective") from None
+    if objective.needs_machine and machine is None:
+        raise ProblemError(f"objective {str(objective)!r} needs a machine, such as pcie4,host=64GiB", "no-machine")
+    if machine is not None and not objective.needs_machine:
+        raise ProblemError(
+            f"objective {str(objective)!r} does not depend on a machine; leave out the objective or the machine",
+            "no-machine",
+        )
+    return objective
 
 
 def _signed(schedule: Schedule, given: ComputeGraph, wanted: ComputeGraph) -> Schedule:

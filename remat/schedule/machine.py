@@ -113,6 +113,11 @@ class Machine:
             machine = replace(machine, **setting(value.strip()))
         return machine
 
+    @property
+    def can_move(self) -> bool:
+        """True if a tensor can go to the host and come back."""
+        return self.write_rate != 0 and self.read_rate != 0 and self.host != 0
+
     def per_second(self, graph: ComputeGraph) -> int:
         """Return how many cost units of `graph` a second has.
 
@@ -156,6 +161,45 @@ class Machine:
             return [delay + (0 if rate is None else -(-t.size * ticks // rate)) for t in graph.tensors]
 
         return taken(self.write_rate), taken(self.read_rate)
+
+    @classmethod
+    def of(cls, given: Machine | str | Mapping[str, Any]) -> Machine:
+        """Return a machine as it is, or read it from a text (:meth:`parse`) or a table of its settings.
+
+        Raises
+        ------
+        ProblemError
+            If it cannot be read.
+
+        Examples
+        --------
+        >>> Machine.of({"preset": "pcie4", "host": "64GiB"}) == Machine.of("pcie4,host=64GiB")
+        True
+        """
+        if isinstance(given, Machine):
+            return given
+        if isinstance(given, Mapping):
+            parts = [f"{name}={value}" for name, value in given.items() if name != "preset"]
+            given = ",".join([*([str(given["preset"])] if "preset" in given else []), *parts])
+        if not isinstance(given, str):
+            raise ProblemError(f"a machine is written like pcie4,host=64GiB, not {short(given)}", "machine")
+        return cls.parse(given)
+
+    @property
+    def settings(self) -> str:
+        """Text that :meth:`parse` reads as this machine.
+
+        Examples
+        --------
+        >>> Machine.parse("pcie4,host=1GiB,duplex=half").settings
+        'write=24000000000B/s,read=24000000000B/s,host=1073741824,duplex=half'
+        """
+        rates = {"write": self.write_rate, "read": self.read_rate}
+        parts = [f"{name}={'unlimited' if rate is None else f'{rate}B/s'}" for name, rate in rates.items()]
+        parts += [] if self.host is None else [f"host={self.host}"]
+        parts += [f"latency={self.latency}ns"] if self.latency else []
+        parts += [] if self.full_duplex else ["duplex=half"]
+        return ",".join([*parts, *([] if self.compute_rate is None else [f"compute={self.compute_rate}"])])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the machine as JSON values."""

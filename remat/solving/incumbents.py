@@ -89,6 +89,8 @@ class Incumbents:
         Raise BackendError if any rule but the budget is broken; the message names `source` and the violation.
         """
         schedule = self.problem.of_plain(schedule)
+        if schedule.has_transfers and self.problem.machine is None:
+            raise BackendError(f"{source} moves tensors to a host, but the problem has no machine", "no-machine")
         certificate = self._known(schedule) or validate(self.problem.graph, schedule, self.problem.rules)
         if certificate.verdict is Verdict.INVALID:
             raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}", "invalid-schedule")

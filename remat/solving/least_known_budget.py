@@ -31,7 +31,7 @@ def least_known_budget(problem: Problem, deadline: float | Deadline | None = 2.0
     Parameters
     ----------
     problem : Problem
-        Its budget is ignored.
+        Its budget and machine are ignored.
     deadline : float, Deadline or None
         A second or two suffice for some hundreds of ops.
     seed : int
@@ -53,7 +53,7 @@ def least_known_budget(problem: Problem, deadline: float | Deadline | None = 2.0
     True
     """
     call, _ = stopping(deadline, SolveOptions(threads=1, seed=seed))
-    session = Session(replace(problem, budget=None, objective=Objective.LEAST_PEAK), call, "auto")
+    session = Session(replace(problem.one_memory, budget=None, objective=Objective.LEAST_PEAK), call, "auto")
     MinPeakSearch(session, quick=True).run()
     if interrupted():
         raise KeyboardInterrupt
@@ -99,7 +99,8 @@ def sufficient_budget(session: Session) -> SufficientBudget | None:
 
 def _price(session: Session, budget: int, lowest: Certified) -> float:
     """Return the extra cost, in %, of the cheapest schedule within a budget that quick heuristics find."""
-    quick = Session(replace(session.problem, budget=budget, objective=Objective.LEAST_COST), session.call, "auto")
+    problem = replace(session.problem.one_memory, budget=budget, objective=Objective.LEAST_COST)
+    quick = Session(problem, session.call, "auto")
     quick.add(lowest.schedule, lowest.source)
     for name in PRICED_BY:
         with contextlib.suppress(ProblemError):

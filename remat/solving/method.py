@@ -75,6 +75,9 @@ class Method(ABC):
     counts_in_place: ClassVar[bool] = False
     """True if its proofs hold for graphs whose ops write outputs in place of inputs. Otherwise it receives problems
     without that, and its proofs are discarded."""
+    moves: bool = False
+    """True if it moves tensors to the host where a problem has one. Otherwise it receives problems with one memory; its
+    schedules are valid, and its proofs are discarded."""
 
     def __init__(self, options: Any = None) -> None:
         kind = self.options_type
@@ -111,7 +114,7 @@ class HeuristicMethod(Method):
 
     def __init__(self, kind: type[Heuristic] | Heuristic, options: Any = None) -> None:
         self.heuristic: Heuristic = _made(kind, options, "heuristic")
-        self.name = kind.name  # type: ignore[misc]
+        self.name, self.moves = kind.name, kind.moves  # type: ignore[misc]
 
     @property
     def needs_backend(self) -> bool:
@@ -134,7 +137,7 @@ class FormulationMethod(Method):
 
     def __init__(self, kind: type[Formulation], options: Any = None) -> None:
         self.kind, self.options, self.objectives = kind, options, kind.objectives
-        self.name = kind.name  # type: ignore[misc]
+        self.name, self.moves = kind.name, kind.moves  # type: ignore[misc]
 
     def has_option(self, name: str) -> bool:
         """Return True if the formulation has an option of this name."""

@@ -30,6 +30,8 @@ from remat.solving.stop import AnyOf, StoppingCriterion
 NOT_COUNTED = "writes no output in place of an input: what it proves does not count"
 #: Remark on a budget that is too small without outputs in place of inputs.
 NOT_IN_PLACE = "it writes no output in place of an input, and the budget is too small for that"
+#: Remark on a method that moves nothing to the host.
+NOT_MOVED = "moves no tensor to the host: what it proves does not count"
 #: Share of an order search's time for its bound, if bounds and orders need separate runs.
 BOUND_SHARE = 0.5
 #: End of the remark on a method that was skipped.
@@ -221,10 +223,12 @@ class Session:
         if self.phase != phase:
             self.enter(phase)
         call = replace(self.call, deadline=deadline, seed=(self.call.seed + turn) % (MOST + 1))
-        problem = self.problem.plain
+        problem = (self.problem if heuristic.moves else self.problem.one_memory).plain
         if problem is not self.problem and problem.hopeless:
             self.note(f"{heuristic.name} was left out: {NOT_IN_PLACE}")
             return
+        if not heuristic.moves:
+            start = self.start_without_moves(start)
         run = HeuristicRun(call, start and self.problem.for_plain(start), add, self.solver, horizon)
         schedule = None
         with contextlib.suppress(OverdueError):
@@ -234,6 +238,11 @@ class Session:
             add(schedule)
         if problem is self.problem:
             self.raise_cost_bound(heuristic.bound, heuristic.scope)
+
+    @staticmethod
+    def start_without_moves(start: Schedule | None) -> Schedule | None:
+        """Return a start for methods that move nothing: none if it moves tensors."""
+        return None if start is None or start.has_transfers else start
 
     # -- order searches ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from remat.backends.base import Backend
@@ -23,9 +22,10 @@ from remat.solving.auto import AUTO
 from remat.solving.conclusion import concluded
 from remat.solving.least_known_budget import sufficient_budget
 from remat.solving.method import FormulationMethod, Method, MethodLike, make_method, require_backend, split_backend
-from remat.solving.progress import OnProgress, Progress
+from remat.solving.progress import OnProgress
+from remat.solving.reduced import answer
 from remat.solving.result import Result
-from remat.solving.session import NOT_COUNTED, NOT_IN_PLACE, Session
+from remat.solving.session import Session
 from remat.solving.stop import Stop, stopping
 from remat.solving.warm_start import take_warm_start
 
@@ -155,10 +155,8 @@ def solve(  # noqa: PLR0913 - the front door: every argument visible
         late = call.deadline.expired and not session.asks_peak
         if late and not session.enough:
             session.stop = StopReason.DEADLINE
-        elif not session.enough and problem.graph.in_place and not answerer.counts_in_place:
-            _answer_without_in_place(session, answerer)
         elif not session.enough:
-            answerer.run(session)
+            answer(session, answerer)
     except KeyboardInterrupt:
         if session.best is None:
             raise
@@ -186,11 +184,12 @@ def _question(problem: Problem | GraphLike, budget: str | int | float | None) ->
 
 
 def _check_objective(problem: Problem, method: Method) -> None:
-    if problem.objective not in method.objectives:
+    asked = problem.objective if method.moves else problem.one_memory.objective
+    if asked not in method.objectives:
         raise ProblemError(
-            f"method {method.name!r} does not search for the {str(problem.objective).replace('-', ' ')}; use 'auto', "
+            f"method {method.name!r} does not search for the {str(asked).replace('-', ' ')}; use 'auto', "
             "'retention-intervals' or a heuristic"
-            + ("" if problem.objective.is_memory else f"; `remat order` uses {method.name!r}"),
+            + ("" if asked.is_memory else f"; `remat order` uses {method.name!r}"),
             "no-peak",
         )
 
@@ -217,40 +216,3 @@ def _first_schedule(warm_start: ScheduleLike | None, call: SolveOptions, graph: 
     if warm_start is not None and not isinstance(warm_start, Schedule):
         raise ProblemError(f"the warm start is a {type(warm_start).__name__}, not a Schedule", "no-schedule")
     return warm_start
-
-
-def _answer_without_in_place(session: Session, method: Method) -> None:
-    """Run a method on a session's problem without outputs in place of inputs.
-
-    Its schedules are valid for the problem, with at most the same peak; its proofs do not count.
-    """
-    problem = session.problem.plain
-    session.note(f"{method.name} {NOT_COUNTED}")
-    if problem.hopeless:
-        session.note(f"{method.name} was left out: {NOT_IN_PLACE}")
-        session.conclude()
-        return
-    start = None if session.warm_start is None else session.problem.for_plain(session.warm_start)
-    part = Session(
-        problem, session.call, method.name, session.backend, criterion=session.criterion, solver=session.solver,
-        warm_start=start,
-    )  # fmt: skip
-
-    def take(_: Progress | None = None) -> None:
-        for found in (part.incumbents.best, part.incumbents.least_peak):
-            if found is not None:
-                session.incumbents.add(found.schedule, found.source)
-        session.report_progress()
-
-    part.on_progress = take
-    try:
-        method.run(part)
-    finally:
-        take()
-        session.stop, session.reached, session.size = part.stop, part.reached, part.size
-        session.steps = [replace(step, bound=session.bound) for step in part.steps]
-        session.timings, session.versions = part.timings, part.versions
-        for remark in part.notes:
-            session.note(remark)
-    if not session.enough:
-        session.conclude()

@@ -116,7 +116,8 @@ def _mapping(task: Task) -> dict[str, Any]:
 def problem_of(graph: ComputeGraph, run: Mapping[str, Any]) -> Problem:
     """Return the problem of a cell."""
     p = Config.from_mapping({"problem": {**run["config"]["problem"], "graph": "-"}}).problem
-    return Problem(graph, p.budget, p.order, p.max_computes, p.keep, p.count_constant_memory, p.objective)
+    rules = p.order, p.max_computes, p.keep, p.count_constant_memory
+    return Problem(graph, p.budget, *rules, p.objective, p.machine)
 
 
 def without_result(

@@ -19,6 +19,7 @@ NAMED = {
     "formulations/base.py": "states the cost by default",
     "formulations/ordering/base.py": "states these",
     "formulations/retention_intervals/formulation.py": "states these",
+    "problem/problem.py": "asks for the time with a machine, and for the cost without",
     "solving/method.py": "finds the least cost by default; order searches find the least peak",
     "solving/min_peak.py": "asks for the least peak",
     "solving/order.py": "asks for the least peak",
@@ -40,7 +41,7 @@ def test_objectives_are_singletons_and_equal_their_names() -> None:
     assert peak == "least-peak" == f"{peak}" and hash(peak) == hash("least-peak")
     for same in (Objective("least-peak"), Objective(peak), pickle.loads(pickle.dumps(peak)), copy.deepcopy(peak)):
         assert same is peak
-    assert list(Objective) == [Objective.LEAST_COST, peak]
+    assert list(Objective) == [Objective.LEAST_COST, peak, Objective.LEAST_TIME]
     for wrong in ("least", "", None, ["least-peak"]):
         with pytest.raises(ValueError, match="not one of least-cost, least-peak"):
             Objective(wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Program that adds an objective, least time, and uses it from solve() to the shell; a test runs it."""
+"""Program that adds an objective, least time with waits, and uses it from solve() to the shell; a test runs it."""
 # ruff: noqa: E402
 
 import io
@@ -11,7 +11,7 @@ from typing import Any
 from remat.problem.objective import Objective
 
 
-class LeastTime(Objective, name="least-time"):
+class LeastWait(Objective, name="least-wait"):
     """Cost, and a wait of three units before each recomputation."""
 
     about = "of computes and waits"
@@ -43,11 +43,11 @@ from remat.solving.stop import TargetCost
 from remat.studies.stored_runs import StudyRuns
 
 GRAPH = layered(12, seed=5)
-PROBLEM = Problem(GRAPH, "80%", objective="least-time")
+PROBLEM = Problem(GRAPH, "80%", objective="least-wait")
 ONE = SolveOptions(threads=1)
 
 
-class MostTime(LeastTime, name="most-time"):
+class MostWait(LeastWait, name="most-wait"):
     """Its opposite."""
 
     lower_is_better = False
@@ -77,14 +77,14 @@ def check_solve() -> None:
     cheapest = solve(Problem(GRAPH, "80%"), stop=2, options=ONE)
     assert cheapest.certificate is not None
     assert times["auto"] <= min(times["greedy"], times["eviction"], PROBLEM.value(cheapest.certificate))
-    most, known = Objective("most-time"), cheapest.certificate
+    most, known = Objective("most-wait"), cheapest.certificate
     assert most.rank(known) == (-most.value(known), known.peak) and most.reaches(5, 4) and not most.reaches(3, 4)
     assert any("overhead" in moment for moment in moments)
     assert solve(PROBLEM, "greedy", stop=TargetCost(times["greedy"])).objective == times["greedy"]
     try:
         solve(PROBLEM, "checkmate")
     except ProblemError as error:
-        assert "'checkmate' does not search for the least time" in str(error)
+        assert "'checkmate' does not search for the least wait" in str(error)
     else:
         raise AssertionError("checkmate states the cost only")
 
@@ -93,7 +93,7 @@ def check_experiments(folder: Path) -> None:
     """Compare, draw, and resume a frontier."""
     matrix = compare(PROBLEM, ["80%", "90%"], ["greedy"], options=ONE)
     facts = json.loads(matrix.to_json())
-    assert facts["rules"]["objective"] == "least-time"
+    assert facts["rules"]["objective"] == "least-wait"
     times = [check(run.result) for run in matrix.runs if run.result is not None]
     assert [run["time"] for run in facts["runs"]] == times
     assert [run["incumbents"][-1]["time"] for run in facts["runs"]] == times
@@ -109,11 +109,11 @@ def check_experiments(folder: Path) -> None:
 def check_configuration(folder: Path) -> None:
     """Solve by a configuration and by the shell."""
     write_graph(GRAPH, folder / "graph.json")
-    assert "least-time" in schema()["$defs"]["ProblemSection"]["properties"]["objective"]["enum"]
-    problem = {"graph": str(folder / "graph.json"), "budget": "80%", "objective": "least-time"}
+    assert "least-wait" in schema()["$defs"]["ProblemSection"]["properties"]["objective"]["enum"]
+    problem = {"graph": str(folder / "graph.json"), "budget": "80%", "objective": "least-wait"}
     time = check(Config.from_mapping({"problem": problem, "solve": {"method": "greedy"}}).run())
     with redirect_stdout(io.StringIO()) as out:
-        words = ["solve", problem["graph"], "-b", "80%", "--objective", "least-time", "--method", "greedy", "--json"]
+        words = ["solve", problem["graph"], "-b", "80%", "--objective", "least-wait", "--method", "greedy", "--json"]
         assert main([*words, "-q"]) == 0
     assert json.loads(out.getvalue())["objective"] == time
 

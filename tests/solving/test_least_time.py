@@ -1,0 +1,167 @@
+"""Problems with a machine: the least time, and claims that hold although tensors can be moved."""
+
+import pickle
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from random import Random
+
+import pytest
+from refusals import refused
+
+from remat import Problem, solve
+from remat.bounds import best_bound, bounds
+from remat.config import Config
+from remat.formulations.checkmate import Checkmate
+from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
+from remat.problem import Objective
+from remat.runtime.solve_options import Status
+from remat.schedule import Machine
+from remat.solving.incumbents import Incumbents
+from remat.solving.stop import TargetCost
+from remat.testing.exhaustive_transfers import least_time
+
+FAST, SLOW, NONE = Machine(), Machine(10**6, 10**6), Machine(0, 0)
+METHODS = ("auto", "retention-intervals", "checkmate/highs", "stages/highs", "greedy", "drops", "hierarchical")
+
+
+def chain(n):
+    return replace(unit_chain(n), cost_unit="us")
+
+
+def random_network(random):
+    """Return a small graph whose least time with a host is often below its least cost without."""
+    b = GraphBuilder("network", cost_unit="us")
+    names = []
+    for k in range(random.randint(5, 7)):
+        inputs = random.sample(names, min(len(names), random.randint(1, 2)))
+        names.append(b.op(f"o{k}", inputs=inputs, size=random.randint(1, 4), cost=random.randint(1, 5)))
+    return b.build()
+
+
+def first_steps(graph, budget, machine):
+    return least_time(graph, budget, machine).schedule
+
+
+def test_machine_decides_the_objective_and_is_kept():
+    machine = Machine.parse("pcie4,host=64GiB,duplex=half,latency=3us")
+    problem = Problem(chain(3), 4, machine="pcie4,host=64GiB,duplex=half,latency=3us")
+    assert (problem.machine, problem.objective, problem.rules.machine) == (machine, Objective.LEAST_TIME, machine)
+    for same in (pickle.loads(pickle.dumps(problem)), replace(problem, budget=5), problem.plain):
+        assert (same.machine, same.objective) == (machine, Objective.LEAST_TIME)
+    alone = problem.one_memory
+    assert (alone.machine, alone.objective, alone.one_memory is alone) == (None, Objective.LEAST_COST, True)
+    assert ("machine", str(machine)) in problem.rows()
+
+
+def test_contradictions_of_machine_and_objective_are_refused():
+    graph = chain(3)
+    with refused("problem.no-machine"):
+        Problem(graph, 4, objective="least-time")
+    with refused("problem.no-machine"):
+        Problem(graph, 4, objective="least-peak", machine="pcie4")
+    with refused("problem.no-times"):
+        Problem(unit_chain(3), 4, machine="pcie4")
+    assert Problem(unit_chain(3), 4, machine="pcie4,compute=1M").machine.compute_rate == 10**6
+    with refused("problem.machine", culprit="3"):
+        Problem(graph, 4, machine=3)
+
+
+def test_configuration_has_the_machine(tmp_path):
+    problem = Problem(chain(3), 4, machine="pcie4,host=64GiB,compute=3G,write=unlimited")
+    problem.save(tmp_path / "net.toml")
+    assert Config.from_file(tmp_path / "net.toml").make_problem().machine == problem.machine
+    table = {"preset": "pcie4", "host": 100, "latency": "1us"}
+    config = {"graph": str(tmp_path / "net.graph.json"), "budget": 4, "machine": table}
+    read = Config.from_mapping({"problem": config}).make_problem()
+    assert read.machine == Machine.parse("pcie4,host=100,latency=1us")
+    assert read.objective is Objective.LEAST_TIME
+    with refused("problem.machine", culprit="pcie9"):
+        Config.from_mapping({"problem": config | {"machine": "pcie9"}}).make_problem()
+
+
+@cache
+def cases():
+    """Return problems and least times: budgets that need recomputation without a host, or cannot be met by it."""
+    found = []
+    for seed in range(5):
+        graph = random_network(Random(seed))
+        floor = graph.structural_bound.peak
+        for budget, machine in product({floor, max(floor, graph.reference_peak - 1)}, (FAST, SLOW)):
+            problem = Problem(graph, budget, max_computes=1, machine=machine)
+            found.append((problem, least_time(graph, budget, machine).time))
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_claim_excludes_a_schedule_that_moves_tensors(method):
+    proved = 0
+    for problem, least in cases():
+        result = solve(problem, method, stop=20)
+        assert result.bound <= least
+        assert result.status is not Status.INFEASIBLE
+        if result.proved:
+            assert result.objective == least
+            proved += 1
+    assert proved < len(cases())
+    assert proved or method in ("greedy", "drops")
+
+
+def test_budget_below_the_largest_op_is_infeasible_on_any_machine():
+    result = solve(Problem(chain(4), 2, machine=FAST))
+    assert result.status is Status.INFEASIBLE
+    assert "no schedule exists: budget 2 bytes" in result.message
+
+
+@pytest.mark.parametrize("method", ["auto", "retention-intervals"])
+def test_machine_without_a_link_keeps_optimum_and_proof(method):
+    for machine in (NONE, Machine(0, None), Machine(host=0)):
+        for budget, order in ((4, "fixed"), (3, "free")):
+            problem = Problem(chain(4), budget, order, machine=machine)
+            result, alone = solve(problem, method, stop=30), solve(problem.one_memory, method, stop=30)
+            assert (result.status, result.objective, result.bound) == (alone.status, alone.objective, alone.bound)
+            assert (result.scope, result.certificate.time) == (alone.scope, alone.objective)
+    never = Problem(chain(4), 5, max_computes=1, machine=NONE)
+    assert solve(never, method, stop=30).status is Status.INFEASIBLE
+
+
+def test_start_that_moves_tensors_is_kept():
+    graph = chain(4)
+    problem = Problem(graph, 3, machine=FAST)
+    start = first_steps(graph, 3, FAST)
+    assert least_time(graph, 3, FAST).time < least_time(graph, 3, NONE).time
+    for method in ("retention-intervals", "greedy"):
+        result = solve(problem, method, warm_start=start, stop=20)
+        assert (result.objective, result.proved) == (graph.base_cost, True)
+        assert result.schedule.has_transfers and result.certificate.time == result.objective
+    with refused("problem.invalid-schedule", culprit="the warm start"):
+        solve(problem.one_memory, warm_start=start)
+    with refused("problem.no-time"):
+        problem.value(problem.one_memory.validate(start))
+    with refused("backend.no-machine", culprit="greedy"):
+        Incumbents(problem.one_memory).add(start, "greedy")
+
+
+def test_target_below_every_cost_is_not_ruled_out():
+    """The proof in one memory is that no schedule reaches the target; with a host some do."""
+    result = solve(Problem(chain(4), 3, machine=FAST), "retention-intervals", stop=TargetCost(9))
+    assert result.bound == 9 and not result.proved
+    assert str(result.stop) != "criterion"
+
+
+def test_result_shows_the_time():
+    result = solve(Problem(chain(4), 4, machine=SLOW), "greedy", stop=20)
+    assert result.as_dict()["aim"] == "least-time"
+    assert result.as_dict()["certificate"]["transfers"]["time"] == result.objective
+    assert f"time {result.objective:,} us" in str(result)
+
+
+def test_bounds_and_formulations_in_one_memory_are_kept_from_other_problems():
+    problem = Problem(chain(4), 3, machine=FAST)
+    assert {bound.kind for bound in bounds(problem)} == {"the structural bound"}
+    assert best_bound(problem).value == problem.graph.base_cost < best_bound(problem.one_memory).value
+    without = replace(problem, machine=NONE)
+    assert best_bound(without).value == best_bound(without.one_memory).value
+    with refused("problem.transfers", culprit="checkmate"):
+        Checkmate(problem)
