@@ -185,6 +185,20 @@ class ComputeGraph:
                 check_places(op.name, op.in_place, size, writers)
 
     @cached_property
+    def has_one_order(self) -> bool:
+        """True if dependencies allow no order but the reference order: each op reads an output of the one before it.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> unit_chain(8).has_one_order
+        True
+        """
+        arrays = self.arrays
+        step = arrays.position[arrays.edge_consumer] - arrays.position[arrays.edge_producer]
+        return len(set(arrays.edge_consumer[step == 1].tolist())) == len(self.ops) - 1
+
+    @cached_property
     def in_place(self) -> bool:
         """True when any op may write an output in place of an input."""
         return any(op.in_place for op in self.ops)

@@ -134,11 +134,14 @@ def scope_within_limits(problem: Problem, order: OrderRule) -> Scope:
 
 
 def covers(scope: Scope, problem: Problem) -> bool:
-    """Return True if `scope`, that of a claim about `problem`, contains every schedule within its rules."""
+    """Return True if `scope`, that of a claim about `problem`, contains every schedule within its rules.
+
+    A claim about the fixed order covers a free one if the graph has no other order.
+    """
     limited = scope.max_computes is not None and any(
         limit is None or limit > scope.max_computes for limit in problem.compute_limits
     )
-    narrower = scope.order is OrderRule.FIXED and problem.order is OrderRule.FREE
+    narrower = scope.order is OrderRule.FIXED and problem.order is OrderRule.FREE and not problem.graph.has_one_order
     return not (scope.staged or set(scope.notes) - {Restriction.OWN_LIMITS} or limited or narrower)
 
 

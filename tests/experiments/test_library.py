@@ -219,16 +219,17 @@ def test_absent_graphs_and_unknown_names_are_refused(monkeypatch: pytest.MonkeyP
         problems(["nothing"])
 
 
-def test_runs_add_what_they_prove(ledger: Ledger) -> None:
+@pytest.mark.parametrize("method", ["exhaustive", "live-search"])
+def test_runs_add_what_they_prove(ledger: Ledger, method: str) -> None:
     problem = LibraryProblem(CHAIN, "free", 90)
-    news = attempt(problem, ledger, Call("exhaustive", 60.0))
+    news = attempt(problem, ledger, Call(method, 60.0))
     assert names(news.better) == {"fixed-90", "free-90"}
     assert "free-90" in names(news.raised)
     known = standing(ledger, "free", 90)
     assert known.closed
     assert known.value == 10
     origin = known.best.origin
-    assert (origin.method, origin.limit, origin.clock) == ("exhaustive", 60.0, "processor")
+    assert (origin.method, origin.limit, origin.clock) == (method, 60.0, "processor")
     assert origin.seconds is not None
     assert rerun(known, ledger).reached
     attempt(LibraryProblem(CHAIN, "fixed", 50), ledger, Call("least-peak", 60.0))

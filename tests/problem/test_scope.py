@@ -9,6 +9,7 @@ from remat.bounds.base import Bound
 from remat.bounds.selection import applies
 from remat.formulations.checkmate import Checkmate, CheckmateOptions
 from remat.formulations.stages import Stages, StagesOptions
+from remat.graphs import layered
 from remat.graphs.families import unit_chain
 from remat.heuristics.base import rank
 from remat.problem.scope import EVERY_SCHEDULE, AtMost, Limit, Restriction, Scope, covers, own_scope, restrictions_hold
@@ -43,6 +44,12 @@ def test_bound_of_restricted_schedules_does_not_apply_to_all(notes):
     assert not applies(bound, CHAIN)
     assert not covers(bound.scope, CHAIN)
     assert applies(Bound(None, "another", own_scope(CHAIN), 13), CHAIN)
+
+
+def test_claim_about_the_fixed_order_covers_the_only_order():
+    scope = own_scope(CHAIN)
+    assert covers(scope, Problem(CHAIN.graph, 5, "free"))
+    assert not covers(scope, Problem(layered(10), "80%", "free"))
 
 
 def test_restrictions_of_a_schedule():

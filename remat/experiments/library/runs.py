@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -19,8 +19,17 @@ from remat.errors import RematError
 from remat.experiments.contestant import Contestant
 from remat.experiments.library.instances import LibraryProblem
 from remat.experiments.library.ledger import Ledger, Standing, addresses_of
-from remat.experiments.library.records import AddressRecord, BoundRecord, Origin, ScheduleRecord, to_schedule
+from remat.experiments.library.records import (
+    AddressRecord,
+    BoundRecord,
+    Order,
+    Origin,
+    ScheduleRecord,
+    to_schedule,
+)
 from remat.ordering.best_first import Aim, Explored, explore
+from remat.ordering.live_search import LiveSearch
+from remat.ordering.reachable import Reachable
 from remat.ordering.state_search import ENDLESS, StateSearch
 from remat.ordering.state_search import KERNELS as STATE_SEARCH
 from remat.problem import Problem
@@ -39,6 +48,8 @@ MOST_STATES, MEMORY = 3_000_000, 1_500_000_000
 UNLIMITED = 1 << 62
 #: Seconds to compute a bound again whose time limit is unknown.
 RERUN = 60.0
+#: Share of the time of a live search in which it decides whether a schedule exists.
+FEASIBILITY_SHARE = 0.6
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements
     """
     if problem.kind == "arena":
         return _place(problem, ledger, call)
-    stated = problem.problem(ledger.graph)
+    stated = _stated(problem, ledger)
     known = ledger.standing(problem).best
     start = (
         to_schedule(ledger.graph, known, str(ledger.path)) if call.warm and isinstance(known, ScheduleRecord) else None
@@ -114,12 +125,24 @@ def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements
     if (answer.bound is not None or answer.infeasible) and covers(answer.scope, stated):
         record = BoundRecord(
             measure="peak" if answer.on_peak else "cost", value=None if answer.infeasible else answer.bound,
-            budget=None if answer.on_peak else problem.budget, order=str(answer.scope.order),  # type: ignore[arg-type]
+            budget=None if answer.on_peak else problem.budget, order=_covered_order(problem, answer.scope),
             max_computes=answer.scope.max_computes,
             source=answer.source.removeprefix("the "), problem=problem.label, origin=origin,
         )  # fmt: skip
         raised = ledger.add(record)
     return Improvements(list(better.values()), raised, seconds)
+
+
+def _stated(problem: LibraryProblem, ledger: Ledger) -> Problem:
+    """Return the problem to solve: with the fixed order, which has stronger bounds, if the graph has no other."""
+    stated = problem.problem(ledger.graph)
+    forced = problem.kind == "free" and ledger.graph.has_one_order
+    return replace(stated, order=OrderRule.FIXED) if forced else stated
+
+
+def _covered_order(problem: LibraryProblem, scope: Scope) -> Order:
+    """Return the order rule of the record of a bound that covers a problem."""
+    return "free" if problem.kind == "free" or scope.order is OrderRule.FREE else "fixed"
 
 
 def _place(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements:
@@ -172,7 +195,7 @@ def rerun(standing: Standing, ledger: Ledger) -> Repetition:
     if kind == "arena":
         value = _allocated(ledger, call).bound
         return Repetition(value, record.value, value >= (record.value or 0))
-    answer = OWN.get(call.method, _solve)(problem.problem(ledger.graph), call, None)
+    answer = OWN.get(call.method, _solve)(_stated(problem, ledger), call, None)
     enough = answer.infeasible or (
         record.value is not None and answer.bound is not None and answer.bound >= record.value
     )
@@ -228,6 +251,22 @@ def _exhaust(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     return Answer(schedules, None if infeasible else found.bound, "exhaustive search", scope, infeasible)
 
 
+def _live_search(problem: Problem, call: Call, start: Schedule | None) -> Answer:
+    """Decide whether a schedule exists, then find the cheapest one; `start` is the schedule to improve on."""
+    if not LiveSearch.applies(problem):
+        raise RematError(f"{problem.graph.name}: live search needs at most 128 tensors with one writer each")
+    deadline = Deadline.after(call.seconds)
+    source = "live search"
+    if start is None and Reachable(problem).run(deadline.share(FEASIBILITY_SHARE)) is False:
+        return Answer(source=source, infeasible=True)
+    limit = None if start is None else problem.validate(start).cost
+    found = LiveSearch(problem, memory=MEMORY).run(limit, deadline=deadline)
+    infeasible = found.schedule is None and found.bound >= ENDLESS
+    schedules = () if found.schedule is None else (found.schedule,)
+    scope = Scope(OrderRule(problem.order), staged=False)
+    return Answer(schedules, None if infeasible else found.bound, source, scope, infeasible)
+
+
 def _least_peak(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
     """Find a schedule of least peak with recomputation and a bound on the peak, which decide the smallest budgets."""
     result = minimize(
@@ -265,5 +304,5 @@ def _solve(problem: Problem, call: Call, start: Schedule | None) -> Answer:
 
 #: Methods in addition to those of solve().
 OWN: dict[str, Callable[[Problem, Call, Schedule | None], Answer]] = {
-    "bounds": _bound, "exhaustive": _exhaust, "least-peak": _least_peak,
+    "bounds": _bound, "exhaustive": _exhaust, "live-search": _live_search, "least-peak": _least_peak,
 }  # fmt: skip

@@ -1,0 +1,87 @@
+"""Live search and reachable sets: optima and feasibility of tiny graphs by independent searches."""
+
+from dataclasses import replace
+
+import pytest
+
+from remat.graphs import Tensor, layered
+from remat.graphs.families import unit_chain
+from remat.ordering.best_first import Aim, explore
+from remat.ordering.live_search import LiveSearch
+from remat.ordering.reachable import Reachable
+from remat.ordering.state_search import ENDLESS
+from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.schedule import OrderRule
+from remat.testing.graphs import random_graph
+
+#: Above any cost.
+LIMIT = 10**9
+
+
+def budgets(problem: Problem) -> list[int]:
+    low, high = problem.graph.structural_bound.peak, problem.reference_peak
+    return sorted({low, low + (high - low) // 4, (low + high) // 2, high - 1} - set(range(low)))
+
+
+def check(seeds: range, order: OrderRule, most_ops: int) -> tuple[int, int]:
+    """Compare with the best-first search; return how many budgets are feasible, and infeasible."""
+    feasible = infeasible = 0
+    for seed in seeds:
+        graph = random_graph(seed, most_ops=most_ops, plain=seed % 2 == 0)
+        for budget in budgets(Problem(graph)):
+            problem = Problem(graph, budget, order=order)
+            if not LiveSearch.applies(problem):
+                continue
+            known = explore(problem, Aim.COST, limit=LIMIT, peak=budget)
+            found = LiveSearch(problem).run()
+            assert Reachable(problem).run() is (known.schedule is not None), (seed, budget)
+            if known.schedule is None:
+                assert (found.schedule, found.bound) == (None, ENDLESS), (seed, budget)
+                infeasible += 1
+                continue
+            assert found.bound == known.bound, (seed, budget)
+            certificate = problem.validate(found.schedule)
+            assert (certificate.accepted, certificate.cost) == (True, known.bound), (seed, budget)
+            below = LiveSearch(problem).run(known.bound)
+            assert (below.schedule, below.bound) == (None, known.bound), (seed, budget)
+            feasible += 1
+    return feasible, infeasible
+
+
+@pytest.mark.parametrize("order", OrderRule)
+def test_cost_and_feasibility_equal_those_of_another_search(order: OrderRule) -> None:
+    """Several outputs, workspace, kept tensors, several dead ends and graph inputs are among the graphs."""
+    feasible, infeasible = check(range(36, 45), order, 7)
+    assert feasible > 5
+    assert infeasible > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", OrderRule)
+def test_cost_and_feasibility_equal_those_of_another_search_on_many_graphs(order: OrderRule) -> None:
+    feasible, infeasible = check(range(45, 200), order, 9)
+    assert feasible > 100
+    assert infeasible > 4
+
+
+def test_deadlines_and_memory_leave_bounds() -> None:
+    problem = Problem(layered(25, seed=0), "90%")
+    late = LiveSearch(problem).run(deadline=Deadline.after(0))
+    assert (late.schedule, late.bound) == (None, problem.graph.base_cost)
+    assert Reachable(problem, most_states=10).run() is None
+    full = LiveSearch(problem, memory=0).run()
+    assert full.schedule is None
+    assert problem.graph.base_cost <= full.bound < ENDLESS
+
+
+def test_more_than_64_tensors() -> None:
+    """Empty tensors change nothing."""
+    chain = unit_chain(8)
+    names = [f"empty{k}" for k in range(64)]
+    first, *others, last = chain.ops
+    first = replace(first, outputs=(*first.outputs, *names))
+    last = replace(last, inputs=(*last.inputs, *names))
+    tensors = (*chain.tensors, *(Tensor(name, 0) for name in names))
+    graph = replace(chain, tensors=tensors, ops=[first, *others, last])
+    assert LiveSearch(Problem(graph, 4)).run().bound == 26
