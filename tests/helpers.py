@@ -74,9 +74,10 @@ def solved(formulation: Formulation, backend: Backend | None = None) -> int | No
 
 
 def steps(words: str | Iterable[str], **header: Any) -> Schedule:
-    """Return a schedule from words: ``a b -a`` computes a and b and frees a."""
+    """Return a schedule from words: ``a b >a -a <a`` computes a and b, offloads a, frees it and fetches it."""
     listed = words.split() if isinstance(words, str) else words
-    return Schedule.from_steps([("free", w[1:]) if w[0] == "-" else ("compute", w) for w in listed], **header)
+    marks = {"-": "free", ">": "offload", "<": "fetch"}
+    return Schedule.from_steps([(marks[w[0]], w[1:]) if w[0] in marks else ("compute", w) for w in listed], **header)
 
 
 def costs(graph: ComputeGraph) -> dict[str, int]:

@@ -27,9 +27,9 @@ def schemas() -> dict[Path, str]:
     """Return the text of each schema by its file."""
     graphs, schedules = Path(graph_file.__file__).parent, Path(schedule_file.__file__).parent
     return {
-        graphs / "graph.schema.json": schema_text(graph_file.GraphDocument, "remat graph, version 1"),
-        schedules / "schedule.schema.json": schema_text(schedule_file.ScheduleDocument, "remat schedule, version 1"),
-        schedules / "plan.schema.json": schema_text(plan_files.PlanDocument, "remat execution plan, version 1"),
+        graphs / "graph.schema.json": schema_text(graph_file.GraphDocument, "remat graph"),
+        schedules / "schedule.schema.json": schema_text(schedule_file.ScheduleDocument, "remat schedule"),
+        schedules / "plan.schema.json": schema_text(plan_files.PlanDocument, "remat execution plan"),
     }
 
 

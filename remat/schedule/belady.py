@@ -51,7 +51,7 @@ class Accesses:
     def of(cls, graph: ComputeGraph, schedule: Schedule, keep: Iterable[str]) -> Accesses:
         """Return the accesses of a valid schedule."""
         keep = list(keep)
-        schedule = running(graph, schedule, keep=keep)
+        schedule = running(graph, schedule.in_one_memory("traffic between memories"), keep=keep)
         arrays = graph.arrays
         reads, writes = arrays.op_inputs.lists(), arrays.op_outputs.lists()
         producers = arrays.producers.counts.tolist()

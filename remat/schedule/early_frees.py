@@ -28,7 +28,8 @@ def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[
     Raises
     ------
     ScheduleError
-        Naming the first violation, if the schedule does not run on `graph`.
+        Naming the first violation, if the schedule does not run on `graph`; or if it moves tensors to a host: an
+        earlier free would wait for the transfer.
 
     Examples
     --------
@@ -39,7 +40,7 @@ def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[
     >>> [" ".join(step) for step in with_early_frees(b.build(), s).steps()]
     ['compute a', 'compute b', 'free a', 'compute c']
     """
-    written = running(graph, schedule, keep=keep)
+    written = running(graph, schedule.in_one_memory("a schedule with the earliest frees"), keep=keep)
     arrays, targets = graph.arrays, graph_positions(graph, written)
     last_touch = np.full(len(graph.tensors), -1, dtype=np.int64)
     after = np.arange(len(written))  # the step at or after which each step is placed
@@ -56,11 +57,10 @@ def with_early_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[
 
 
 def running(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
-    """Write out the frees of a schedule.
+    """Write out the implied frees and discards of a schedule.
 
-    Raise ScheduleError with the first violation if it does not run on `graph`, or if it moves tensors.
+    Raise ScheduleError with the first violation if it does not run on `graph`.
     """
-    schedule.in_one_memory("what needs the frees of a schedule")
     keep = tuple(keep) if not isinstance(keep, str) else keep
     simulate_valid(graph, schedule, keep=keep)
     return with_frees(graph, schedule, keep=keep)

@@ -26,6 +26,8 @@ class HostUse:
         Numbers of transfers to and from the host.
     bytes_written, bytes_read : int
         Bytes that they move.
+    discard_step, discard_tensor : int64 arrays of one shape
+        Implied discards: the copy goes after that step.
     """
 
     memory: Int
@@ -33,6 +35,8 @@ class HostUse:
     fetches: int
     bytes_written: int
     bytes_read: int
+    discard_step: Int
+    discard_tensor: Int
 
     @property
     def peak_step(self) -> int:
@@ -66,6 +70,7 @@ class HostCopies:
         """Copies that go when their last fetch has ended."""
         self.last_fetches = _last_fetches(kinds, targets)
         self.changes: list[tuple[int, int]] = []  # step from which, and bytes
+        self.implied: list[tuple[int, int]] = []  # steps and tensors of implied discards
         self.moved = {StepKind.OFFLOAD: [0, 0], StepKind.FETCH: [0, 0]}  # transfers and bytes
 
     def move(self, kind: int, tensor: int, step: int, freed: Sequence[int]) -> int:
@@ -100,13 +105,13 @@ class HostCopies:
     def await_inputs(self, op: int, step: int) -> None:
         """Release the copies whose last fetch the compute of an op waits for."""
         if self.leaving:
-            for tensor in self.leaving.intersection(self.reads[op].tolist()):
-                self._release(tensor, step + 1)
+            for tensor in sorted(self.leaving.intersection(self.reads[op].tolist())):
+                self._discard_after(tensor, step)
 
     def awaited(self, tensor: int, step: int) -> None:
         """Release the copy of a tensor that is freed, if its last fetch has to end before."""
         if tensor in self.leaving:
-            self._release(tensor, step + 1)
+            self._discard_after(tensor, step)
 
     def use(self, steps: int) -> HostUse:
         """Return the memory and transfers of the host."""
@@ -114,12 +119,17 @@ class HostCopies:
         for step, size in self.changes:
             change[step] += size
         (offloads, written), (fetches, read) = self.moved.values()
-        return HostUse(np.cumsum(change)[:steps], offloads, fetches, written, read)
+        discards = np.array(self.implied, dtype=np.int64).reshape(-1, 2).T
+        return HostUse(np.cumsum(change)[:steps], offloads, fetches, written, read, *discards)
 
     def _count(self, kind: int, tensor: int) -> None:
         moved = self.moved[StepKind(kind)]
         moved[0] += 1
         moved[1] += self.size[tensor]
+
+    def _discard_after(self, tensor: int, step: int) -> None:
+        self.implied.append((step, tensor))
+        self._release(tensor, step + 1)
 
     def _release(self, tensor: int, step: int) -> None:
         del self.since[tensor]

@@ -390,7 +390,7 @@ def simulate_valid(graph: ComputeGraph, schedule: Schedule, **counting: Unpack[C
 
 
 def with_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] = frozenset()) -> Schedule:
-    """Return the schedule with its implied frees written out; one with explicit frees is returned unchanged.
+    """Return the schedule with its implied frees and discards written out, or itself if it has none.
 
     Examples
     --------
@@ -400,14 +400,18 @@ def with_frees(graph: ComputeGraph, schedule: Schedule, *, keep: Iterable[str] =
     >>> list(with_frees(b.build(), Schedule.from_steps([("compute", n) for n in names])).steps())[2:4]
     [('free', 'a'), ('compute', 'c')]
     """
-    if schedule.has_frees:
+    if schedule.has_frees and not schedule.has_transfers:
         return schedule
     done = simulate(graph, schedule, keep=keep)
-    position = np.concatenate([np.arange(len(schedule)), done.free_step])
+    implied = [] if schedule.has_frees else [(StepKind.FREE, done.free_step, done.free_tensor)]
+    if done.host is not None:
+        implied.append((StepKind.DISCARD, done.host.discard_step, done.host.discard_tensor))
+    position = np.concatenate([np.arange(len(schedule)), *(steps for _, steps, _ in implied)])
     order = np.argsort(position, kind="stable")
-    kinds = np.concatenate([schedule.kinds, np.full(len(done.free_step), StepKind.FREE, dtype=np.int8)])[order]
+    more = [np.full(len(steps), kind, dtype=np.int8) for kind, steps, _ in implied]
+    kinds = np.concatenate([schedule.kinds, *more])[order]
     own = np.where(schedule.kinds == StepKind.COMPUTE, schedule.targets, graph_positions(graph, schedule))
-    targets = np.concatenate([own, done.free_tensor])[order]
+    targets = np.concatenate([own, *(tensors for _, _, tensors in implied)])[order]
     return replace(schedule, kinds=kinds, targets=targets, tensor_names=graph.tensor_names)
 
 

@@ -15,19 +15,19 @@ from remat.errors import FormatError
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
-from remat.schedule import Schedule, read_schedule, simulate, validate, write_schedule
+from remat.schedule import Machine, Rules, Schedule, read_schedule, simulate, validate, write_schedule
 from remat.schedule.early_frees import with_early_frees
 from remat.schedule.formats.plan_files import plan_from_document, plan_to_json, plan_to_text
-from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan
+from remat.schedule.plan import Allocate, Compute, Deallocate, Discard, ExecutionPlan, Fetch, Offload
 
 randoms = st.randoms(use_true_random=False)
 examples = settings(max_examples=40)
 
 
 def run(plan, graph):
-    """Execute a plan; return the bytes held at each compute. Cells record their writers."""
+    """Execute a plan; return the bytes held at each compute and fetch. Cells and slots record their writers."""
     ops = {op.name: op for op in graph.ops}
-    cells, sizes, held = {}, {}, []
+    cells, sizes, slots, held = {}, {}, {}, []
     for given_ in plan.inputs:
         cells[given_.register], sizes[given_.register] = (given_.tensor, set()), given_.size
     for statement in plan.statements:
@@ -37,6 +37,16 @@ def run(plan, graph):
                 cells[register], sizes[register] = (tensor, set()), size
             case Deallocate(register):
                 del cells[register], sizes[register]
+            case Offload(slot, register):
+                assert slot not in slots
+                assert cells[register][1] == writers(graph, cells[register][0])
+                slots[slot] = cells[register][0]
+            case Fetch(slot, register):
+                assert cells[register] == (slots[slot], set())
+                cells[register] = slots[slot], set(writers(graph, slots[slot]))
+                held.append(sum(sizes.values()))
+            case Discard(slot):
+                del slots[slot]
             case Compute(name, reads, writes):
                 op = ops[name]
                 for tensor, register in zip(op.inputs, reads, strict=True):
@@ -95,19 +105,23 @@ def test_plan_by_hand():
 @examples
 @given(randoms)
 def test_round_trips(random):
-    """Registers follow the schedule within its memory; file and schedule round-trip."""
-    graph = random_graph(random)
-    schedule = as_schedule(random, graph, random_valid_steps(random, graph, frees=random.random() < 0.6))
+    """Registers and slots follow the schedule within its memory; file and schedule round-trip."""
+    graph, moves = replace(random_graph(random), cost_unit="us"), random.random() < 0.5
+    steps = random_valid_steps(random, graph, frees=random.random() < 0.6, moves=moves)
+    schedule = as_schedule(random, graph, steps)
     plan = ExecutionPlan.of_schedule(graph, schedule)
     done = simulate(graph, schedule)
-    assert run(plan, graph) == done.memory[done.is_compute].tolist()
+    assert run(plan, graph) == done.memory[done.allocates].tolist()
     again = plan_from_document(json.loads(plan_to_json(plan)))
     assert again == plan
     assert plan_to_json(again) == plan_to_json(plan)
     back = plan.schedule(graph)
     assert ExecutionPlan.of_schedule(graph, back) == plan
-    before, after = validate(graph, schedule), validate(graph, back)
-    assert (before.verdict, before.peak, before.cost) == (after.verdict, after.peak, after.cost)
+    rules = Rules(machine=Machine(2 * 10**6, 10**6, full_duplex=random.random() < 0.5))
+    before, after = validate(graph, schedule, rules), validate(graph, back, rules)
+    for figure in ("verdict", "peak", "cost", "time"):
+        assert getattr(before, figure) == getattr(after, figure)
+    assert before.transfers.host_peak == after.transfers.host_peak
 
 
 @examples
@@ -167,6 +181,42 @@ def test_errors_name_the_place(text, other, kind, tmp_path):
         read_schedule(path, graph)
 
 
+def moving():
+    """Return a chain whose first activation leaves the device, and the schedule."""
+    graph = unit_chain(2)
+    return graph, steps("f0 f1 >f0 -f0 loss g1 -loss -f1 <f0 g0")
+
+
+def test_plan_with_a_host():
+    graph, schedule = moving()
+    plan = ExecutionPlan.of_schedule(graph, schedule)
+    moved = [str(statement) for statement in plan.statements if isinstance(statement, Offload | Fetch | Discard)]
+    assert moved == ["@0 = offload %0", "fetch @0 -> %0", "discard @0"]
+    assert plan_to_text(plan).startswith("remat-plan 2\n")
+    assert simulate(graph, plan.schedule(graph)).host.peak == 1
+
+
+#: The same for a plan with a host.
+MOVING_FAULTS = [
+    ('["offload", 0, 0]', '["offload", 0, 7]', "format.plan-register"),
+    ('["offload", 0, 0]', '["offload", 0, 0],\n["offload", 0, 1]', "format.plan-register"),
+    ('["fetch", 0, 0]', '["fetch", 3, 0]', "format.plan-register"),
+    ('["fetch", 0, 0]', '["fetch", 0, 2]', "format.plan-register"),
+    ('["discard", 0]', '["discard", 1]', "format.plan-register"),
+    ('["discard", 0]', '["deallocate", 0]', "format.plan-statement"),
+    ('"version": 2', '"version": 1', "format.version"),
+]
+
+
+@pytest.mark.parametrize(("text", "other", "kind"), MOVING_FAULTS)
+def test_errors_of_transfers_name_the_place(text, other, kind):
+    graph, schedule = moving()
+    plan = plan_to_json(ExecutionPlan.of_schedule(graph, schedule))
+    assert text in plan
+    with refused(kind):
+        plan_from_document(json.loads(plan.replace(text, other, 1))).schedule(graph)
+
+
 def test_plan_without_deallocations():
     graph = unit_chain(1)
     plan = ExecutionPlan.of_schedule(graph, Schedule.reference(graph))
@@ -194,7 +244,7 @@ def test_renumbered_registers():
 
 #: Refused values by key.
 OTHERS = {
-    "version": [2], "more": [1], "graph": [3], "inputs": [[3], [[0, "x"]]],
+    "version": [3], "more": [1], "graph": [3], "inputs": [[3], [[0, "x"]]],
     "statements": [{}, None, ["compute"], *([statement] for statement in (
         ["allocate", 0, "a"], ["allocate", True, "a", 1], ["deallocate", -1], ["compute", "a", [0], [1.5]],
     ))],

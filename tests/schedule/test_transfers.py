@@ -229,7 +229,7 @@ def test_machines_as_text():
         Machine(host=-1)
 
 
-@pytest.mark.parametrize("format_name", ["plain-list", "plan", "plan-text", "checkmate", "rockmate"])
+@pytest.mark.parametrize("format_name", ["plain-list", "checkmate", "rockmate"])
 def test_formats_with_one_memory_refuse_moves(tmp_path, format_name):
     with refused("schedule.transfers", culprit="offload 'f1'"):
         write_schedule(MOVED, tmp_path / "moved", format_name, chain(2))

@@ -148,7 +148,7 @@ def matrices_of_schedule(graph: ComputeGraph, schedule: Schedule) -> tuple[Bits,
     ([[1, 0], [0, 1]], [[0, 0], [1, 0]])
     """
     values = node_values(graph)
-    written = running(graph, schedule)
+    written = running(graph, schedule.in_one_memory("a matrix of Checkmate"))
     targets, is_compute = graph_positions(graph, written), written.kinds == COMPUTE
     nodes = graph.arrays.position[targets[is_compute]]
     first = np.zeros(len(nodes), dtype=np.bool_)

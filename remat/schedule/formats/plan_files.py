@@ -2,7 +2,9 @@
 
 In JSON a statement is ``["allocate", register, tensor, bytes]``, ``["compute", op, [registers read], [registers
 written]]`` or ``["deallocate", register]``. In text the same is ``%0 = allocate "x" 4096``, ``compute "f" (%1) ->
-(%0)`` and ``deallocate %0``, one per line; names are JSON strings.
+(%0)`` and ``deallocate %0``, one per line; names are JSON strings. Version 2 has plans that move tensors to a host:
+``["offload", slot, register]``, ``["fetch", slot, register]`` and ``["discard", slot]``, in text ``@0 = offload %1``,
+``fetch @0 -> %1`` and ``discard @0``. Other plans are written in version 1.
 """
 
 from __future__ import annotations
@@ -13,31 +15,33 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.documents import Document, Lines, Shape, canonical, check_header, decoded
 from remat.io.limits import draw
 from remat.schedule.formats.base import ScheduleFormat, needed_graph
-from remat.schedule.plan import Allocate, Compute, Deallocate, ExecutionPlan, Statement
+from remat.schedule.plan import Allocate, Compute, Deallocate, Discard, ExecutionPlan, Fetch, Offload, Statement
 from remat.schedule.schedule import Schedule
 
 NAME = "remat-plan"
-VERSION = 1
-#: First line of the text.
-TITLE = f"{NAME} {VERSION}"
+#: Versions without and with transfers.
+VERSION, VERSION_WITH_TRANSFERS = 1, 2
 
 #: Memory in bytes for each statement during checks.
 _STATEMENT_MEMORY = 400
 _STATEMENTS: dict[str, Callable[..., Statement]] = {
     "allocate": Allocate, "compute": Compute, "deallocate": Deallocate,
+    "offload": Offload, "fetch": Fetch, "discard": Discard,
 }  # fmt: skip
 _HEADER = ("graph", "graph_digest", "source")
 Count = Annotated[int, Field(ge=0)]
 Registers = Annotated[tuple[Count, ...], Field(strict=False)]
-_SHAPE = "{at} is no allocate, compute or deallocate statement"
+_SHAPE = "{at} is no statement of an execution plan"
 _Statement = (
     Annotated[tuple[Literal["allocate"], Count, str, Count], Field(strict=False)]
     | Annotated[tuple[Literal["compute"], str, Registers, Registers], Field(strict=False)]
-    | Annotated[tuple[Literal["deallocate"], Count], Field(strict=False)]
+    | Annotated[tuple[Literal["deallocate", "discard"], Count], Field(strict=False)]
+    | Annotated[tuple[Literal["offload", "fetch"], Count, Count], Field(strict=False)]
 )
 
 
@@ -45,7 +49,8 @@ class PlanDocument(Document):
     """An execution plan: the registers of the graph inputs, and the statements in order."""
 
     format: Literal["remat-plan"]
-    version: Literal[1]
+    version: Literal[1, 2]
+    """2 if a statement moves tensors to a host or back."""
     statements: list[Annotated[_Statement, Shape(_SHAPE)]]
     inputs: list[Annotated[tuple[Count, str, Count], Field(strict=False), Shape(_SHAPE)]] = []
     """Register, tensor and bytes of each graph input."""
@@ -59,7 +64,7 @@ def plan_to_json(plan: ExecutionPlan) -> str:
     header = {key: getattr(plan, key) for key in _HEADER}
     inputs = Lines(json.dumps(_as_list(statement, with_word=False)) for statement in plan.inputs)
     statements = Lines(json.dumps(_as_list(statement, with_word=True)) for statement in plan.statements)
-    return canonical({"format": NAME, "version": VERSION, **header, "inputs": inputs, "statements": statements})
+    return canonical({"format": NAME, "version": _version(plan), **header, "inputs": inputs, "statements": statements})
 
 
 def _as_list(statement: Statement, *, with_word: bool) -> list[Any]:
@@ -70,6 +75,17 @@ def _as_list(statement: Statement, *, with_word: bool) -> list[Any]:
             return ["compute", op, list(reads), list(writes)]
         case Deallocate(register):
             return ["deallocate", register]
+        case Discard(slot):
+            return ["discard", slot]
+        case Offload(slot, register):
+            return ["offload", slot, register]
+        case Fetch(slot, register):
+            return ["fetch", slot, register]
+
+
+def _version(plan: ExecutionPlan) -> int:
+    moves = any(isinstance(statement, Offload | Fetch | Discard) for statement in plan.statements)
+    return VERSION_WITH_TRANSFERS if moves else VERSION
 
 
 def plan_from_document(document: Any) -> ExecutionPlan:
@@ -78,18 +94,18 @@ def plan_from_document(document: Any) -> ExecutionPlan:
     Raises
     ------
     FormatError
-        For another format or version; for missing or unknown keys and wrong types, all listed with their places.
+        For another format or version; for missing or unknown keys and wrong types, all listed with their places; for
+        statements that move tensors in version 1.
     """
-    check_header(document, NAME, VERSION)
+    check_header(document, NAME, (VERSION, VERSION_WITH_TRANSFERS))
     draw(_STATEMENT_MEMORY * sum(len(part) for part in document.values() if isinstance(part, list)))
     found = decoded(PlanDocument, document)
-    return ExecutionPlan(
-        tuple(Allocate(*given) for given in found.inputs),
-        tuple(_STATEMENTS[word](*rest) for word, *rest in found.statements),
-        found.graph,
-        found.graph_digest,
-        found.source,
-    )
+    inputs = tuple(Allocate(*given) for given in found.inputs)
+    statements = tuple(_STATEMENTS[word](*rest) for word, *rest in found.statements)
+    plan = ExecutionPlan(inputs, statements, found.graph, found.graph_digest, found.source)
+    if _version(plan) > found.version:
+        raise FormatError(f"a statement moves a tensor, which needs version {VERSION_WITH_TRANSFERS}", "version")
+    return plan
 
 
 def plan_to_text(plan: ExecutionPlan) -> str:
@@ -107,7 +123,7 @@ def plan_to_text(plan: ExecutionPlan) -> str:
     compute "f" () -> (%0)
     deallocate %0
     """
-    lines = [TITLE, *(f"{key} {json.dumps(getattr(plan, key))}" for key in _HEADER)]
+    lines = [f"{NAME} {_version(plan)}", *(f"{key} {json.dumps(getattr(plan, key))}" for key in _HEADER)]
     lines += [str(given).replace("allocate", "input", 1) for given in plan.inputs]
     lines += [str(statement) for statement in plan.statements]
     return "\n".join(lines) + "\n"
@@ -119,7 +135,7 @@ def _plan(schedule: Schedule, graph: ComputeGraph | None) -> ExecutionPlan:
 
 JSON = ScheduleFormat(
     name="plan",
-    description="execution plan: allocate, compute and deallocate statements over virtual registers (JSON)",
+    description="execution plan: statements over virtual registers, also with a host (JSON)",
     recognizes=lambda source: source.looks_like_json and source.json.get("format") == NAME,
     read=lambda source, graph: plan_from_document(source.json).schedule(needed_graph(graph, "an execution plan")),
     write=lambda schedule, graph: plan_to_json(_plan(schedule, graph)),

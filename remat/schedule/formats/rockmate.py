@@ -129,7 +129,7 @@ def operations_of_schedule(graph: ComputeGraph, schedule: Schedule) -> list[list
     >>> operations_of_schedule(b.build(), steps)
     [['compute', 'f', {'fast_forward': True, 'disabled': False}], ['delete', 'f data', {'disabled': False}]]
     """
-    steps = list(running(graph, schedule).steps())
+    steps = list(running(graph, schedule.in_one_memory("a list of rockmate")).steps())
     live = set(graph.inputs)
     operations: list[list[Any]] = []
     place = 0

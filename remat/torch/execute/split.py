@@ -119,7 +119,7 @@ def split(captured: Captured, schedule: Schedule) -> Split:
     """
     if captured.mode != "training" or BEGIN_BACKWARD not in captured.graph.op_index:
         raise ScheduleError(f"graph {captured.graph.name!r} has no {BEGIN_BACKWARD!r}: it is not a training step")
-    written = running(captured.graph, schedule)
+    written = running(captured.graph, schedule.in_one_memory("a split into forward and backward"))
     _check_random_order(captured, written)
     unrolled = unroll(captured, written, apart=True)
     forward_results = _forward_results(captured, unrolled)
