@@ -58,6 +58,7 @@ VIEWED: dict[str, Any] = {
     "trade-off": trade_off(MATRIX),
     "batch": BATCH,
     "arenas": arenas(GRAPH, ("reference", "kahn"), ("first-fit",)),
+    "arena": arenas(GRAPH, ("reference",), ("first-fit",)).found[0],
     "addresses": allocate(AllocationProblem(schedule_buffers(GRAPH, Schedule.reference(GRAPH))), "first-fit"),
 }
 
@@ -94,6 +95,12 @@ def test_tables_save_themselves(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
     with refused("format.table"):
         table.save(tmp_path / ("table.txt" if page else "table.html"))
+
+
+def test_arenas_save_themselves_one_by_one(tmp_path: Path) -> None:
+    arena = VIEWED["arena"]
+    arena.save(tmp_path / "arena.json")
+    assert json.loads((tmp_path / "arena.json").read_text())[0]["arena"] == arena.arena == arena.to_frame()["arena"][0]
 
 
 def test_batches_save_their_schedule(tmp_path: Path) -> None:
@@ -141,6 +148,18 @@ def test_pictures_are_the_same_bytes_in_each_format(tmp_path: Any) -> None:
         assert texts[0] == texts[1] and texts[0].startswith(start)
     with refused("format.picture"):
         write_figure(tmp_path / "x.gif", MATRIX.plot)
+
+
+def test_unknown_arguments_are_refused_with_the_known_ones() -> None:
+    with refused("problem.no-argument", culprit="time_limit"):
+        compare(PROBLEM, [4], ["greedy"], time_limit=5)  # type: ignore[call-arg]
+    with refused("problem.no-argument", culprit="kep"):
+        max_batch("vgg16", "16GiB", "greedy", kep=())  # type: ignore[call-arg]
+
+
+def test_parts_of_an_allocation_have_short_texts() -> None:
+    found = VIEWED["addresses"]
+    assert all(len(repr(part)) < 100 for part in (found.problem, found.addresses, found.problem.buffers))
 
 
 def test_method_may_name_its_backend() -> None:

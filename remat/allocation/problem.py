@@ -72,6 +72,10 @@ class AllocationProblem:
                     "no-memory-allowed",
                 )
 
+    def __repr__(self) -> str:
+        memories = ", ".join(memory.name for memory in self.memories)
+        return f"AllocationProblem({self.buffers.graph!r}, {len(self.buffers):,} buffers, memories: {memories})"
+
     @property
     def places(self) -> Bool:
         """Memories in which each buffer may lie; shape (buffers, memories)."""

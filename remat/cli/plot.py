@@ -35,14 +35,14 @@ def command(
     from remat.problem import Problem
     from remat.schedule.io import read_with_format
     from remat.schedule.plots import save_plot
-    from remat.schedule.step_lines import step_lines
+    from remat.schedule.step_lines import StepLines, described
     from remat.schedule.validate import validate
 
     check_output(output, inputs=(graph, schedule), suffixes=SUFFIXES)
     loaded = load_graph(graph)
     drawn, format_name = read_with_format(schedule, loaded)
-    save_plot(loaded, drawn, output, Problem(loaded, budget).budget_bytes, axis=axis)
-    if broken := validate(loaded, drawn).violations:
-        lines, step = step_lines(schedule, format_name, drawn, loaded), broken[0].step
-        where = f"{schedule}:{lines[step]}" if lines and step is not None else f"{schedule}"
-        say("remark", f"{where} is not a valid schedule: {broken[0].message}")
+    budget_bytes, broken = Problem(loaded, budget).budget_bytes, validate(loaded, drawn).violations
+    lines = StepLines.of(schedule, format_name, drawn, loaded) if broken else None
+    save_plot(loaded, drawn, output, budget_bytes, axis=axis, lines=lines)
+    if broken:
+        say("remark", f"{schedule} is not a valid schedule: {described(broken[0], lines)}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from remat.cli.common import load_graph, load_schedule
+from remat.cli.common import load_graph
 from remat.cli.options import Budget, ConstantMemory, Graph, Keep, OptionalSchedule
 from remat.cli.saving import Outputs
 from remat.cli.terminal import OK, say
@@ -32,18 +32,23 @@ def command(
     """
     from remat.io.page import SUFFIXES
     from remat.problem import Problem
-    from remat.schedule import Rules
+    from remat.schedule import Rules, Schedule
+    from remat.schedule.io import read_with_format
     from remat.schedule.pages import schedule_page
+    from remat.schedule.step_lines import StepLines, described
     from remat.schedule.validate import validate
 
     check_output(output, inputs=(graph, schedule), suffixes=SUFFIXES)
     loaded = load_graph(graph)
-    steps = load_schedule(schedule, loaded)
     counted = bool(count_constant_memory)
     limit = Problem(loaded, budget, count_constant_memory=counted).budget_bytes
     rules = Rules(budget=limit, keep=frozenset(keep or ()), count_constant_memory=counted)
     outputs = Outputs()
-    outputs.save_text(output, schedule_page(loaded, steps, rules))
+    steps, lines = Schedule.reference(loaded), None
+    if schedule is not None:
+        steps, format_name = read_with_format(schedule, loaded)
+        lines = StepLines.of(schedule, format_name, steps, loaded)
+    outputs.save_text(output, schedule_page(loaded, steps, rules, lines))
     if first := validate(loaded, steps, rules).decisive:
-        say("remark", f"{schedule or 'the reference order'} is marked on the page: {first.message}")
+        say("remark", f"{schedule or 'the reference order'} is marked on the page: {described(first, lines)}")
     outputs.leave(OK)

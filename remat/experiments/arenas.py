@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.graphs.io import as_graph
 from remat.io.figures import COLOURS, INK, LABEL, NAME, figure_of, new_axes, plain_text, put_title, rule
-from remat.io.views import Table
+from remat.io.views import Table, html_pairs, html_picture
 from remat.ordering.instance import OrderInstance
 from remat.problem import Problem
 from remat.registry import allocators, make
@@ -27,6 +28,7 @@ from remat.solving.method import OrderMethod, make_method
 from remat.solving.order import order
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -38,7 +40,7 @@ ORDERS = ("reference", "kahn", "depth-first", "least-peak-first", "auto")
 ALLOCATORS = ("first-fit", "best-fit", "auto")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Arena:
     """Memory that an allocator needs for one order, in bytes.
 
@@ -60,6 +62,43 @@ class Arena:
     arena: int | None
     bound: int
     seconds: float
+
+    def __repr__(self) -> str:
+        found = "none found" if self.arena is None else f"{self.arena:,} bytes"
+        return f"Arena({self.order!r}, {self.allocator!r}, {found})"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the figures as pairs of label and text."""
+        found = "none found" if self.arena is None else f"{self.arena:,} bytes"
+        if self.arena is not None and self.peak:
+            found += f" ({100 * (self.arena / self.peak - 1):.3g} % above the peak)"
+        return [
+            ("order", self.order),
+            ("allocator", self.allocator),
+            ("arena", found),
+            ("bound", f"{self.bound:,} bytes"),
+            ("peak", f"{self.peak:,} bytes"),
+            ("time", f"{self.seconds:.2f} s"),
+        ]
+
+    def _repr_html_(self) -> str:
+        """Return the notebook's view: the figures as a table, and the picture."""
+        return f"<div>{html_pairs(self.rows())}{html_picture(self.plot(), 'arena and peak')}</div>"
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the arena and the peak of its order; see :func:`plot_arenas`."""
+        return figure_of(plot_arenas([self], ax=ax))
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the figures as a data frame of one row."""
+        return self._table().to_frame()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the figures or their picture, as :meth:`remat.io.views.Table.save`."""
+        self._table().save(path)
+
+    def _table(self) -> Arenas:
+        return Arenas("", (self,))
 
 
 @dataclass(frozen=True)
@@ -170,8 +209,8 @@ def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None)
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure, available as ``figure`` of the result.
     """
-    axes = new_axes(ax, (10, 4.5))
     names, methods = (list(dict.fromkeys(getattr(one, key) for one in found)) for key in ("order", "allocator"))
+    axes = new_axes(ax, (min(10, 4 + len(names) * len(methods)), 4.5))
     scale, unit = size_unit(max([one.peak for one in found] + [one.arena or 0 for one in found], default=1))
     width = 0.8 / max(len(methods), 1)
     by_pair = {(one.order, one.allocator): one for one in found}
@@ -199,5 +238,5 @@ def plot_arenas(found: Sequence[Arena], title: str = "", ax: Axes | None = None)
     axes.set_ylim(0, None)
     axes.margins(y=0.1)
     rule(axes, "y")
-    put_title(axes, title, columns=6)
+    put_title(axes, title, columns=min(6, 1 + len(names) * len(methods)))
     return axes

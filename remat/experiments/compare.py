@@ -17,6 +17,7 @@ from remat.experiments.runs import (
     Run,
     RunStore,
     Watch,
+    check_arguments,
     check_names,
     chosen_methods,
     expect_list,
@@ -147,6 +148,7 @@ def compare(
     chosen = chosen_methods(methods)
     problems = [replace(problem, budget=budget) for budget in budgets]
     check_names("budget", [str(budget) for budget in budgets])
+    check_arguments("compare", limits, LimitArguments)
     given = Limits(**limits)
     done = Comparison(problem, (), given.as_dict())
     cells = [(one, method) for one in problems for method in chosen]

@@ -21,6 +21,7 @@ from remat.experiments.runs import (
     Run,
     RunStore,
     Watch,
+    check_arguments,
     check_names,
     chosen_methods,
     expect_list,
@@ -217,6 +218,7 @@ def frontier(
         )
     chosen = tuple(chosen_methods(methods))
     problems = _problems(problem, budgets)
+    check_arguments("frontier", limits, LimitArguments)
     given = Limits(**limits)
     work = _FrontierRun(
         Frontier(problem, chosen, tuple(problems), {}, given.as_dict()), problems, given, store or NoStore(), on_cell,

@@ -18,7 +18,15 @@ from remat import registry
 from remat.errors import BackendError, GraphError, ProblemError
 from remat.experiments.contestant import Contestant
 from remat.experiments.max_batch_result import BatchResult, BatchVerdict, Probe
-from remat.experiments.runs import LimitArguments, Limits, NoStore, RunStore, as_contestant, stored_or_run
+from remat.experiments.runs import (
+    LimitArguments,
+    Limits,
+    NoStore,
+    RunStore,
+    as_contestant,
+    check_arguments,
+    stored_or_run,
+)
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
 from remat.graphs.io import as_graph
@@ -136,6 +144,7 @@ def max_batch(
             f"the cost of op {uneven!r} of {family.name} does not grow in proportion to the others; "
             "use the costs of one batch size"
         )
+    check_arguments("max_batch", more, BatchArguments)
     limits = Limits(more.pop("stop", None), more.pop("options", DEFAULT_OPTIONS))
     rules: dict[str, Any] = {"count_constant_memory": True, **more}
 

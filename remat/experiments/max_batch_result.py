@@ -12,7 +12,7 @@ from remat.errors import ProblemError
 from remat.experiments.contestant import Contestant
 from remat.graphs import ComputeGraph
 from remat.graphs.batch_scaling import AffineGraph
-from remat.io.figures import COLOURS, GIVEN, INK, LABEL, NAME, TITLE, figure_of, new_axes, plain_text, rule
+from remat.io.figures import COLOURS, GIVEN, INK, LABEL, NAME, figure_of, new_axes, plain_text, rule, set_title
 from remat.io.views import html_pairs, html_picture
 from remat.runtime.sizes import size_text
 from remat.schedule import Schedule
@@ -262,9 +262,7 @@ def plot_batches(results: Sequence[BatchResult], ax: Axes | None = None) -> Axes
     axes.set_xticks(range(len(networks)), [plain_text(name) for name in networks])
     axes.margins(y=0.1)
     axes.set_ylabel("batch size / that without recomputation" if relative else "batch size", fontsize=LABEL)
-    axes.set_title(
-        f"Largest batch in {size_text(results[0].memory)} with at most one extra forward pass", fontsize=TITLE
-    )
+    set_title(axes, f"Largest batch in {size_text(results[0].memory)} with at most one extra forward pass")
     rule(axes, "y")
     figure_of(axes).legend(handles=handles, loc="outside lower center", ncols=3, fontsize=LABEL, frameon=False)
     return axes

@@ -19,12 +19,12 @@ from remat.io.figures import (
     INK,
     LABEL,
     RULED_OUT,
-    TITLE,
     figure_of,
     line_style,
     new_axes,
     plain_text,
     rule,
+    set_title,
 )
 from remat.problem import Problem
 from remat.runtime.sizes import size_unit
@@ -95,7 +95,7 @@ def plot_frontier(problem: Problem, budgets: Sequence[int], lines: Sequence[Line
     failed = sorted({line.method.label for line in lines for cell in line.cells if cell.status == "failed"})
     title = [f"{problem.graph.name}: least overhead at each budget" if base else problem.graph.name]
     title += wrap(f"failed: {', '.join(failed)}", 100) if failed else []
-    axes.set_title(plain_text("\n".join(title)), fontsize=TITLE)
+    set_title(axes, "\n".join(title))
     if problem.reference_peak:
         share = 100 * scale / problem.reference_peak
         there, back = partial(np.multiply, share), partial(np.multiply, 1 / share)

@@ -17,15 +17,14 @@ from remat.io.figures import (
     INK,
     LABEL,
     RULED_OUT,
-    TITLE,
     figure_of,
     label_ends,
     line_style,
     logarithmic,
     new_panels,
-    plain_text,
     raised,
     rule,
+    set_title,
 )
 from remat.problem.scope import covers
 from remat.runtime.sizes import size_text
@@ -147,7 +146,7 @@ def _curves(runs: Sequence[Run]) -> list[Curve]:
 
 def _draw_panel(axes: Axes, runs: Sequence[Run], methods: Sequence[str]) -> None:
     curves = _curves(runs)
-    axes.set_title(plain_text("\n".join([_title(runs[0]), *_without(runs, curves)])), fontsize=TITLE)
+    set_title(axes, "\n".join([_title(runs[0]), *_without(runs, curves)]))
     if not curves:
         _say_none(axes, runs)
         return

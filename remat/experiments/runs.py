@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypedDict
@@ -13,6 +13,7 @@ from remat.experiments.contestant import Contestant
 from remat.problem import Objective, Problem
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions, StopReason
+from remat.runtime.text import nearest, short
 from remat.schedule import Schedule
 from remat.solving.incumbents import one_line
 from remat.solving.method import MethodLike
@@ -34,6 +35,19 @@ class LimitArguments(TypedDict, total=False):
 
     stop: Stop
     options: SolveOptions
+
+
+def check_arguments(function: str, given: Iterable[str], known: type) -> None:
+    """Raise ProblemError for an argument that the TypedDict `known` lacks; names the known ones."""
+    names = list(known.__annotations__)
+    for name in given:
+        if name not in names:
+            remedy = (
+                "; stop takes the seconds of each run" if "time" in name or "limit" in name else nearest(name, names)
+            )
+            raise ProblemError(
+                f"{function}() has no argument {short(name)}; it also takes {', '.join(names)}{remedy}", "no-argument"
+            )
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from remat.io.figures import (
     GREY,
     INK,
     LABEL,
-    TITLE,
     figure_of,
     line_style,
     new_axes,
     place_labels,
     plain_text,
     rule,
+    set_title,
 )
 from remat.io.views import Table
 from remat.runtime.sizes import size_text, size_unit
@@ -69,7 +69,7 @@ def plot_trade_off(found: TradeOff, ax: Axes | None = None) -> Axes:
         axes.text(0.5, 0.5, "no valid schedule", transform=axes.transAxes, ha="center", va="center", color=GREY)
     axes.set_xlabel(f"peak ({unit})", fontsize=LABEL)
     axes.set_ylabel("overhead (%)" if graph.base_cost else "cost", fontsize=LABEL)
-    axes.set_title(plain_text(f"{graph.name}: overhead against peak, lower left is better"), fontsize=TITLE)
+    set_title(axes, f"{graph.name}: overhead against peak, lower left is better")
     rule(axes)
     figure_of(axes).legend(loc="outside lower center", ncols=3, fontsize=LABEL, frameon=False)
     place_labels(axes, labels)

@@ -81,7 +81,7 @@ def from_networkx(
     ops, unit = _in_whole_units(ops, cost_unit)
     return {
         "cost_unit": unit,
-        "name": name if name is not None else str(graph.graph.get("name", "")),
+        "name": name if name is not None else str(graph.graph.get("name") or "graph"),
         "tensors": list(tensors.values()),
         "ops": ops,
         "order": stable_topological_order(ops) if order is None else [names.get(node, str(node)) for node in order],

@@ -30,7 +30,7 @@ from remat.graphs.ops_and_tensors import (
     whole_number,
 )  # fmt: skip
 from remat.graphs.references import name_faults
-from remat.io.figures import FIRST, LABEL, SUFFIXES, TITLE, figure_of, new_axes, plain_text, write_figure
+from remat.io.figures import FIRST, LABEL, SUFFIXES, figure_of, new_axes, set_title, write_figure
 from remat.io.files import write_atomic
 from remat.io.views import html_pairs, html_picture
 from remat.runtime.sizes import size_text, size_unit
@@ -327,7 +327,7 @@ class ComputeGraph:
         axes.set(xlim=(0, len(memory)), ylim=(0, None))
         axes.set_xlabel("op of the reference order", fontsize=LABEL)
         axes.set_ylabel(f"memory ({unit})", fontsize=LABEL)
-        axes.set_title(plain_text(f"{self.name}: peak {size_text(self.reference_peak)}"), fontsize=TITLE)
+        set_title(axes, f"{self.name}: peak {size_text(self.reference_peak)}")
         return figure_of(axes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -415,7 +415,7 @@ class ComputeGraph:
         order : iterable of nodes, optional
             Reference order; default: the topological order closest to the order of the nodes.
         name : str, optional
-            Name of the result; default: the name of the networkx graph.
+            Name of the result; default: the name of the networkx graph, or ``graph`` if it has none.
         cost_unit : str
             Unit of the costs. Costs in ``"s"`` or ``"ms"``, and fractions in ``"us"``, become whole ``us`` or ``ns``.
         constant_memory : int

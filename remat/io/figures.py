@@ -10,6 +10,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from remat.errors import FormatError
@@ -36,6 +37,8 @@ INK, GREY, RULE, RULED_OUT, FAULT = "#222222", "#666666", "#DDDDDD", "#E6E6E6", 
 TINTS = ("#A9D8F2", "#7FC4EA", "#56B4E9", "#2F93CC", "#0072B2")
 #: Sizes of titles, of labels and legends, and of names inside a picture.
 TITLE, LABEL, NAME = "medium", "small", "x-small"
+#: Letters of a title per inch of new axes, which the final layout widens by a fifth.
+TITLE_LETTERS = 15
 
 
 def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure | Axes]) -> None:
@@ -252,10 +255,18 @@ def plain_text(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def set_title(axes: Axes, title: str, **style: Any) -> None:
+    """Set a title above the axes, with lines that are wrapped at about their width."""
+    width = axes.get_window_extent().width / axes.figure.dpi
+    length = max(30, round(TITLE_LETTERS * width))
+    lines = [wrapped for line in title.split("\n") for wrapped in wrap(line, length) or [""]]
+    axes.set_title(plain_text("\n".join(lines)), fontsize=TITLE, **style)
+
+
 def put_title(axes: Axes, title: str, columns: int) -> None:
     """Set a title above the axes, and the legend between them in the given number of columns."""
     rows = -(-len(axes.get_legend_handles_labels()[0]) // columns)
-    axes.set_title(plain_text(title), fontsize=TITLE, pad=10 + 16 * rows)
+    set_title(axes, title, pad=10 + 16 * rows)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, frameon=False, fontsize=LABEL)
 
 

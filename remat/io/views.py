@@ -85,7 +85,8 @@ class Table(ABC):
         rows = self.rows()
         columns = self.shown or tuple(rows[0] if rows else ())
         picture = html_picture(self.plot(), "plot of the table") if rows else ""
-        return f"<div>{html_table(columns, ([row.get(key) for key in columns] for row in rows))}{picture}</div>"
+        cells = ([_percent(row.get(key)) if key == "gap" else row.get(key) for key in columns] for row in rows)
+        return f"<div>{html_table(columns, cells)}{picture}</div>"
 
 
 def table_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -140,6 +141,10 @@ def _cell(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.3g} %"
 
 
 def _text(text: object) -> str:

@@ -133,6 +133,9 @@ def best_policy(
         Bytes, or a share of the peak without checkpoints; as in :func:`remat.jax.rematerialize`.
     time_limit : float
         Seconds for the solver, and for the search if there are more than ten names.
+
+    Other Parameters
+    ----------------
     kwargs, wrt, has_aux, unroll, name, method : optional
         As in :func:`remat.jax.rematerialize`. With `unroll`, regions in a ``scan`` count.
 

@@ -76,6 +76,9 @@ class Addresses:
         for array in (self.offset, self.memory):
             array.flags.writeable = False
 
+    def __repr__(self) -> str:
+        return f"Addresses({self.buffers.graph!r}, {len(self.buffers):,} buffers, arena {self.arena:,} bytes)"
+
     @classmethod
     def in_one_memory(
         cls, buffers: Buffers, offset: object, *, alignment: int = 1, capacity: int | None = None, source: str = ""

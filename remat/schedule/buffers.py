@@ -106,6 +106,9 @@ class Buffers:
         low, high, bytes_ = (np.array(values, dtype=np.int64) for values in (lower, upper, size))
         return cls(called, low, high, bytes_, np.full(len(called), -1, dtype=np.int64))
 
+    def __repr__(self) -> str:
+        return f"Buffers({self.graph!r}, {len(self):,} buffers, {self.steps:,} steps)"
+
     def __len__(self) -> int:
         return len(self.names)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from remat.io.figures import FIRST, LABEL, TITLE, figure_of, new_axes, plain_text
+from remat.io.figures import FIRST, LABEL, figure_of, new_axes, plain_text, set_title
 from remat.io.files import write_atomic
 from remat.io.views import html_pairs, html_picture
 from remat.runtime.sizes import size_text, size_unit
@@ -315,7 +315,7 @@ class Certificate(Findings[Violation]):
     transfers: Transfers | None = None
 
     def __repr__(self) -> str:
-        return f"Certificate({plain_text(self.graph)!r}, {self.verdict}, peak {self.peak:,}, cost {self.cost:,})"
+        return f"Certificate({self.graph!r}, {self.verdict}, peak {self.peak:,}, cost {self.cost:,})"
 
     def _repr_html_(self) -> str:
         """Return the notebook's view: the lines of the text as a table, and the tensors at the peak."""
@@ -337,7 +337,7 @@ class Certificate(Findings[Violation]):
         axes.set_xlabel(label, fontsize=LABEL)
         budget = "" if self.budget is None else f", budget {size_text(self.budget)}"
         title = f"{self.graph}: {self.verdict}, peak {size_text(self.peak)}{budget}"
-        axes.set_title(plain_text(title), fontsize=TITLE)
+        set_title(axes, title)
         return figure_of(axes)
 
     @property

@@ -22,6 +22,7 @@ from remat.runtime.text import clipped, short
 from remat.schedule.certificate import overhead_text
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting, Simulation, simulate
+from remat.schedule.step_lines import StepLines, described
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,9 +51,18 @@ class Picture:
     """Label of the axis."""
     reference: Simulation
     """The reference order without recomputation."""
+    lines: StepLines | None = None
+    """Lines of the steps in the file of the schedule."""
 
     @classmethod
-    def of(cls, graph: ComputeGraph, schedule: Schedule, axis: Axis, **counting: Unpack[Counting]) -> Picture:
+    def of(
+        cls,
+        graph: ComputeGraph,
+        schedule: Schedule,
+        axis: Axis,
+        lines: StepLines | None = None,
+        **counting: Unpack[Counting],
+    ) -> Picture:
         """Simulate `schedule`; without costs the axis counts steps."""
         if axis not in ("time", "step"):
             raise ProblemError(f"the axis of a picture is time or step, not {short(axis)}", "axis")
@@ -64,7 +74,7 @@ class Picture:
         if axis == "time" and costs.sum() > 0:
             scale, label = time_unit(graph.cost_unit, float(costs.sum()))
             edges = np.concatenate([[0.0], np.cumsum(costs)]) / scale
-        return cls(run, before, edges, label, simulate(graph, Schedule.reference(graph), **counting))
+        return cls(run, before, edges, label, simulate(graph, Schedule.reference(graph), **counting), lines)
 
     @property
     def graph(self) -> ComputeGraph:
@@ -103,9 +113,13 @@ class Picture:
 
     @cached_property
     def faults(self) -> list[tuple[float, str]]:
-        """Place and step number of each violation that has a step, each step once."""
+        """Place of each violation that has a step, and its step and line as words; each step once."""
         steps = sorted({each.step for each in self.run.violations if each.step is not None})
-        return [(float(self.edges[self.before[step]]), f"{step}") for step in steps]
+        numbers = [None if self.lines is None else self.lines.number(step) for step in steps]
+        return [
+            (float(self.edges[self.before[step]]), f"step {step}" + ("" if line is None else f", line {line}"))
+            for step, line in zip(steps, numbers, strict=True)
+        ]
 
     @cached_property
     def guilty(self) -> set[int]:
@@ -129,7 +143,7 @@ class Picture:
         if run.violations:
             more = len(run.violations) - 1 + run.more_violations
             others = f"; {more:,} more {'violation' if more == 1 else 'violations'}" if more else ""
-            return f"{graph.name}: {verdict}\n{run.violations[0].message}{others}"
+            return f"{graph.name}: {verdict}\n{described(run.violations[0], self.lines)}{others}"
         return title
 
     def saved_from(self) -> Int:
@@ -253,6 +267,12 @@ def draw_memory(axes: Axes, picture: Picture, budget: int | None) -> None:
     axes.title.set_color(_VERDICTS[picture.verdict(budget)])
 
 
+def draw_brief_recomputations(axes: Axes, picture: Picture) -> None:
+    """Mark recomputations too short to be seen as areas by strokes on the horizontal axis."""
+    places = picture.edges[:-1][picture.again]
+    axes.plot(places, np.zeros(len(places)), "|", color=AGAIN, markersize=14, markeredgewidth=1.6, clip_on=False)
+
+
 def draw_recomputed(axes: Axes, picture: Picture) -> None:
     """Draw the bytes that recomputations write in each of 250 bins, wide enough for the shortest to be visible."""
     from matplotlib.ticker import MaxNLocator
@@ -270,12 +290,12 @@ def draw_recomputed(axes: Axes, picture: Picture) -> None:
 def draw_faults(axes: Axes, picture: Picture, *, numbers: bool) -> None:
     """Draw a line at the step of each violation, with its number where there is room."""
     last = -picture.right
-    for number, (place, step) in enumerate(picture.faults):
+    for number, (place, words) in enumerate(picture.faults):
         axes.axvline(place, color=FAULT, linestyle=":", linewidth=1.4, label="" if number else "violation")
-        if numbers and place - last > 0.09 * picture.right:
+        if numbers and place - last > 0.01 * len(words) * picture.right:
             last = place
             axes.annotate(
-                f"step {step}", (place, 0.02), (2, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
+                words, (place, 0.02), (2, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
                 color=FAULT, fontsize=LABEL,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8},
             )  # fmt: skip

@@ -19,18 +19,23 @@ from remat.schedule.certificate import Certificate, Verdict, overhead_text
 from remat.schedule.rules import Rules
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, kept_tensors, simulate
+from remat.schedule.step_lines import StepLines, described
 from remat.schedule.traces.layers import NO_MODULE, layer_labels
 from remat.schedule.traces.timeline import module_paths
 from remat.schedule.validate import validate
 
 
-def schedule_page(graph: ComputeGraph, schedule: Schedule, rules: Rules | None = None) -> str:
+def schedule_page(
+    graph: ComputeGraph, schedule: Schedule, rules: Rules | None = None, lines: StepLines | None = None
+) -> str:
     """Return the page of `schedule` as HTML; same schedule, same text.
 
     Parameters
     ----------
     rules : Rules, optional
         Budget to draw, and rules to check as :func:`remat.schedule.validate.validate` does.
+    lines : StepLines, optional
+        Lines of the steps in the file of the schedule, for its violations.
 
     Raises
     ------
@@ -45,7 +50,7 @@ def schedule_page(graph: ComputeGraph, schedule: Schedule, rules: Rules | None =
     >>> page.startswith("<!DOCTYPE html>"), "http:" in page or "https:" in page
     (True, False)
     """
-    return page_text(page_data(graph, schedule, rules))
+    return page_text(page_data(graph, schedule, rules, lines))
 
 
 def save_page(
@@ -61,7 +66,9 @@ def save_page(
     write_atomic(path, schedule_page(graph, schedule, rules))
 
 
-def page_data(graph: ComputeGraph, schedule: Schedule, rules: Rules | None = None) -> dict[str, Any]:
+def page_data(
+    graph: ComputeGraph, schedule: Schedule, rules: Rules | None = None, lines: StepLines | None = None
+) -> dict[str, Any]:
     """Return the data of the page as JSON values; steps are compute steps, from 0.
 
     Names occur once, in tables; elsewhere they are positions. A tensor with the name of an op is the op's position.
@@ -82,7 +89,7 @@ def page_data(graph: ComputeGraph, schedule: Schedule, rules: Rules | None = Non
     return {
         "kind": "schedule",
         "title": printable(graph.name) or "schedule",
-        "lines": _lines(graph, certificate, before),
+        "lines": _lines(graph, certificate, before, lines),
         "ops": [*graph.op_names, *unknown],
         "types": [printable(kind) for kind in types],
         "type": [types[op.type] for op in graph.ops],
@@ -105,7 +112,7 @@ def page_data(graph: ComputeGraph, schedule: Schedule, rules: Rules | None = Non
         "peakStep": None if run.peak_step is None else int(before[run.peak_step]),
         "backward": backward[0] if backward else None,
         "faults": [
-            [None if each.step is None else int(before[each.step]), each.message, str(each.rule)]
+            [None if each.step is None else int(before[each.step]), described(each, lines), str(each.rule)]
             for each in certificate.violations
         ],
     }  # fmt: skip
@@ -139,7 +146,9 @@ def _modules(graph: ComputeGraph) -> dict[str, Any]:
     }
 
 
-def _lines(graph: ComputeGraph, certificate: Certificate, before: Any) -> list[tuple[str, str]]:
+def _lines(
+    graph: ComputeGraph, certificate: Certificate, before: Any, lines: StepLines | None
+) -> list[tuple[str, str]]:
     """Return the lines below the title: style and text."""
     overhead = f", overhead {overhead_text(certificate.cost, graph.base_cost)}" if graph.base_cost else ""
     where = "" if certificate.peak_op is None else f" in op {certificate.peak_op}"
@@ -150,7 +159,8 @@ def _lines(graph: ComputeGraph, certificate: Certificate, before: Any) -> list[t
         return [("", f"valid{limit}: {facts}")]
     first = certificate.decisive
     assert first is not None
-    place = "" if first.step is None else f" (step {before[first.step]:,} of the picture)"
+    shown = first.step if first.step is None else int(before[first.step])
+    place = f" (step {shown:,} of the picture)" if shown != first.step else ""
     others = len(certificate.violations) + certificate.more_violations - 1
     more = f"; {others:,} more violations" if others else ""
-    return [("fault", f"{certificate.verdict}: {printable(first.message)}{place}{more}"), ("", facts)]
+    return [("fault", f"{certificate.verdict}: {printable(described(first, lines))}{place}{more}"), ("", facts)]

@@ -18,21 +18,22 @@ from remat.io.figures import (
     GIVEN,
     INK,
     LABEL,
-    TITLE,
     figure_of,
     new_axes,
     new_panels,
     plain_text,
     put_title,
     rule,
+    set_title,
     write_figure,
 )
 from remat.runtime.arrays import Int
 from remat.runtime.sizes import shown_size, size_text, size_unit
-from remat.schedule.drawing import Axis, Picture, draw_memory, draw_recomputed, finish_axis
+from remat.schedule.drawing import Axis, Picture, draw_brief_recomputations, draw_memory, draw_recomputed, finish_axis
 from remat.schedule.row_drawing import draw_layer_strip, draw_rows, has_modules, height_of_rows
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting
+from remat.schedule.step_lines import StepLines
 from remat.schedule.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def plot_memory(
 ) -> Axes:
     """Plot the memory held at each compute step, recomputations in a second colour, with the budget and the peak.
 
-    A thin line is the memory of the reference order without recomputation, at the same ops. A schedule of more than
+    A thin line is the memory of the reference order without recomputation, at the same ops. Strokes on the axis mark
+    recomputations that are too short to be seen as areas. A schedule of more than
     500 computes is summarized in 500 bins: the largest memory, and recomputations as a share of the bin's time.
 
     Parameters
@@ -70,6 +72,8 @@ def plot_memory(
     axes = new_axes(ax, (10, 4))
     picture = Picture.of(graph, schedule, axis, keep=keep, count_constant_memory=count_constant_memory)
     draw_memory(axes, picture, budget)
+    if picture.hides_recomputations:
+        draw_brief_recomputations(axes, picture)
     finish_axis(axes, picture)
     return axes
 
@@ -102,7 +106,7 @@ def plot_intervals(
     picture = Picture.of(graph, schedule, axis, keep=keep)
     axes = new_axes(ax, (10, height_of_rows(picture, max_tensors)))
     draw_rows(axes, picture, max_tensors, legend=True)
-    axes.set_title(plain_text(picture.title(None)), fontsize=TITLE)
+    set_title(axes, picture.title(None))
     finish_axis(axes, picture)
     return axes
 
@@ -115,6 +119,7 @@ def plot_schedule(
     ax: Axes | None = None,
     *,
     axis: Axis = "time",
+    lines: StepLines | None = None,
     **counting: Unpack[Counting],
 ) -> Figure:
     """Draw :func:`plot_memory` above :func:`plot_intervals`, over the same axis and with their parameters.
@@ -126,8 +131,10 @@ def plot_schedule(
     ----------
     ax : matplotlib Axes, optional
         Axes whose place the parts take; default: a new figure.
+    lines : StepLines, optional
+        Lines of the steps in the file of the schedule, for the title of a schedule that is not valid.
     """
-    picture = Picture.of(graph, schedule, axis, **counting)
+    picture = Picture.of(graph, schedule, axis, lines, **counting)
     parts: list[tuple[float, Callable[[Axes], None]]] = [(3.2, lambda axes: draw_memory(axes, picture, budget))]
     if picture.hides_recomputations:
         parts.append((0.65, lambda axes: draw_recomputed(axes, picture)))
@@ -152,6 +159,7 @@ def save_plot(
     budget: int | None = None,
     *,
     axis: Axis = "time",
+    lines: StepLines | None = None,
     **counting: Unpack[Counting],
 ) -> None:
     """Write :func:`plot_schedule` to a ``.png``, ``.svg`` or ``.pdf`` file atomically; same schedule, same bytes.
@@ -161,7 +169,7 @@ def save_plot(
     FormatError
         Naming the file, if its name has another suffix or it cannot be written.
     """
-    write_figure(path, lambda: plot_schedule(graph, schedule, budget, axis=axis, **counting))
+    write_figure(path, lambda: plot_schedule(graph, schedule, budget, axis=axis, lines=lines, **counting))
 
 
 #: Styles for print in grey; later ones are thinner, so that coinciding marks stay visible.
@@ -242,7 +250,7 @@ def plot_peak_distribution(peaks: Int, marks: Mapping[str, int], ax: Axes | None
     axes.set_xlabel(f"peak ({unit})", fontsize=LABEL)
     axes.set_ylabel("share of orders within the peak", fontsize=LABEL)
     if title:
-        axes.set_title(plain_text(title), fontsize=TITLE)
+        set_title(axes, title)
     figure_of(axes).legend(loc="outside lower center", ncols=2, frameon=False, fontsize=LABEL)
     rule(axes)
     return axes
@@ -280,7 +288,7 @@ def plot_traffic(title: str, schedule: Sequence[Traffic], reference: Sequence[Tr
     axes.set_ylim(0, 1.15 * top / scale or 1)
     axes.set_xlabel("on-chip memory", fontsize=LABEL)
     axes.set_ylabel(f"off-chip traffic ({unit})", fontsize=LABEL)
-    axes.set_title(f"{plain_text(title)}\nbytes moved, compared with the reference order", fontsize=TITLE)
+    set_title(axes, f"{title}\nbytes moved, compared with the reference order")
     figure_of(axes).legend(loc="outside lower center", ncols=2, fontsize=LABEL, frameon=False)
     rule(axes, "y")
     return axes

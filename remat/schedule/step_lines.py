@@ -5,16 +5,44 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from remat.errors import RematError
 from remat.graphs import ComputeGraph
 from remat.io.files import is_standard_stream, read_text
+from remat.schedule.certificate import Violation
 from remat.schedule.formats.rotor import operation_of_steps, operations_of_text
 from remat.schedule.schedule import WORDS, Schedule
 
 _STEP = re.compile(rf'\s*\["(?:{"|".join(WORDS)})", "')
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _OPERATION = re.compile(r"[^\s,\[\]]+")
+
+
+@dataclass(frozen=True)
+class StepLines:
+    """File of a schedule and the line of each of its steps, from 1; no lines if they are unknown."""
+
+    file: str
+    lines: list[int]
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], format_name: str, schedule: Schedule, graph: ComputeGraph) -> StepLines:
+        """Return the lines of the file at `path`; see :func:`step_lines`."""
+        return cls(Path(path).name, step_lines(path, format_name, schedule, graph))
+
+    def number(self, step: int) -> int | None:
+        """Return the line of a step; None if unknown."""
+        return self.lines[step] if self.lines else None
+
+
+def described(violation: Violation, lines: StepLines | None) -> str:
+    """Return the message of a violation with the line of its step, if known."""
+    number = None if lines is None or violation.step is None else lines.number(violation.step)
+    if lines is None or number is None:
+        return violation.message
+    return f"{violation.message} (line {number} of {lines.file})"
 
 
 def step_lines(

@@ -15,8 +15,10 @@ from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo.transformers import gpt
 from remat.schedule import Schedule
+from remat.schedule.drawing import Picture
 from remat.schedule.plots import plot_intervals, plot_memory, plot_schedule, save_plot
 from remat.schedule.simulate import simulate
+from remat.schedule.step_lines import StepLines
 
 
 @pytest.fixture
@@ -140,6 +142,9 @@ def test_violations_are_marked_with_the_numbers_of_the_schedule(graph: ComputeGr
     assert "violation" in labels(axes)
     assert [line.get_xdata() for line in axes.lines if line.get_label() == "violation"] == [[2.0, 2.0]]
     assert "step 4" in [text.get_text() for text in axes.texts]
+    lined = Picture.of(graph, broken, "step", StepLines("s.txt", [11, 12, 13, 14, 15]))
+    assert "(line 15 of s.txt); 2 more violations" in lined.title(None)
+    assert lined.faults[0] == (2.0, "step 4, line 15")
     ticks = dict(zip([text.get_text() for text in axes.get_xticklabels()], axes.get_xticks(), strict=True))
     assert ticks["1"] == 1 and ticks["4"] == 2
     rows = plot_intervals(graph, broken)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from remat.io.figures import COLOURS, INK, LABEL, TITLE, new_panels, plain_text, rule
+from remat.io.figures import COLOURS, INK, LABEL, new_panels, rule, set_title
 from remat.runtime.sizes import size_text, size_unit
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def plot_estimate(found: Drawn, ax: Axes | None = None) -> Axes:
         above.barh(0, size / scale, left=left, height=0.6, color=colour, label=f"{word}: {size_text(size)}")
         left += size / scale
     above.set_yticks([])
-    above.set_title(plain_text(found.title), fontsize=TITLE)
+    set_title(above, found.title)
     above.legend(fontsize=LABEL, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.05))
     _draw_curve(below, found, scale)
     below.set_xlabel(f"memory ({unit})", fontsize=LABEL)
