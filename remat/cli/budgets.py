@@ -60,7 +60,9 @@ def budgets_of(text: str) -> list[str]:
     if len(units) > 1:
         raise ProblemError(f"budgets {text[:60]!r} have several units; write one of them (1GiB:4GiB:1GiB)")
     if step <= 0 or high < low:
-        raise ProblemError(f"budgets {text[:60]!r} are none: LOW must not exceed HIGH, and STEP must be above 0")
+        raise ProblemError(
+            f"budgets {text[:60]!r} are an empty range: LOW must not exceed HIGH, and STEP must be above 0"
+        )
     if (high - low) / step > MAX_STEPS:
         raise ProblemError(f"budgets {text[:60]!r} are more than {MAX_STEPS:,}; write a larger STEP")
     unit = units.pop() if units else ""

@@ -172,8 +172,8 @@ def numbers(ops: Iterable[FileOp]) -> tuple[dict[Value, bytes], set[bytes]]:
         for value in op.reads:
             if value in later:
                 raise FormatError(
-                    f"{op.label} stands before {later[value]}, which writes {short(value)}: the runtime would run "
-                    "it all the same, and give wrong numbers",
+                    f"{op.label} comes before {later[value]}, which writes its input {short(value)}; the runtime does "
+                    "not check the order and would compute wrong numbers",
                     "not-topological",
                     op.label,
                 )
@@ -199,7 +199,7 @@ def check_same(before: Sequence[FileOp], after: Sequence[FileOp], outputs: Itera
     (old, old_runs), (new, new_runs) = numbers(before), numbers(after)
     for first, second in outputs:
         if old.get(first) != new.get(second):
-            raise FormatError(f"output {short(first)} would not be what it was: nothing is written", "other-output")
+            raise FormatError(f"output {short(first)} would change; nothing is written", "other-output")
     if old_runs != new_runs:
         raise FormatError(
             "an operator would read other values than before (variables keep the order of the file): nothing is "

@@ -35,6 +35,7 @@ from remat.problem import Problem, parse_budget
 from remat.problem.scope import covers
 from remat.runtime.interruption import interrupts
 from remat.runtime.solve_options import DEFAULT_OPTIONS
+from remat.runtime.text import either
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.validate import validate
 from remat.solving.method import MethodLike
@@ -175,15 +176,17 @@ def as_family(family: AffineGraph | Callable[[int], ComputeGraph] | GraphLike) -
         if family not in ZOO and exists(family):
             return as_family(Path(family))
         if family not in ZOO:
-            near = ", ".join(get_close_matches(family, ZOO) or sorted(ZOO))
-            raise GraphError(f"no graph of the zoo is named {family!r} ({near})", "no-graph")
+            near = f"did you mean {either(get_close_matches(family, ZOO))}?" if get_close_matches(family, ZOO) else ""
+            raise GraphError(
+                f"no graph of the zoo is named {family!r}; {near or 'there are ' + ', '.join(sorted(ZOO))}", "no-graph"
+            )
         family = ZOO[family]
     if isinstance(family, str | os.PathLike | ComputeGraph) or hasattr(family, "is_directed"):
         graph = as_graph(cast("GraphLike", family))
         batch = graph.meta.get("batch")
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise GraphError(
-                f"graph {graph.name!r} does not say its batch size: set meta['batch'], or use AffineGraph.scaled",
+                f"graph {graph.name!r} has no batch size: set meta['batch'], or use AffineGraph.scaled",
                 "batch",
             )
         return AffineGraph.scaled(graph, batch)

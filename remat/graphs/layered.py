@@ -64,8 +64,13 @@ def layered(
     """
     if n < 2:
         raise GraphError(f"a layered graph has a source and a sink: n must be at least 2, not {n}", "layered")
-    if not 0 <= density <= 1 or not 0 <= skip_density < 1 or variability < 0:
-        raise GraphError(f"out of range: {variability=}, {density=}, {skip_density=}", "layered")
+    for fits, rule in (
+        (variability >= 0, f"variability must not be negative, but is {variability}"),
+        (0 <= density <= 1, f"density must be from 0 to 1, not {density}"),
+        (0 <= skip_density < 1, f"skip_density must be from 0 and below 1, not {skip_density}"),
+    ):
+        if not fits:
+            raise GraphError(f"a layered graph: {rule}", "layered")
     draw = random.Random(seed)
     if width is None:
         width = draw.uniform(0.25, 0.5)

@@ -152,7 +152,7 @@ def _from_csv(text: str, name: str) -> Profile:
     for line, (op, *cells) in rows:
         at = f"{name}: line {line}"
         if op in lines:
-            raise FormatError(f"{at}: op {op!r} stands on line {lines[op]} already")
+            raise FormatError(f"{at}: op {op!r} is on line {lines[op]} already")
         lines[op] = line
         for (_, unit, costs), cell in zip(columns, cells, strict=True):
             if cell.strip():
@@ -166,7 +166,7 @@ def _distinct(sets: list[CostSet], at: str) -> tuple[CostSet, ...]:
         raise FormatError(f"{at}: with several sets of costs, each needs the name of its device")
     if len(set(devices)) < len(devices):
         twice = next(device for device in devices if devices.count(device) > 1)
-        raise FormatError(f"{at}: device {twice!r} stands twice")
+        raise FormatError(f"{at}: device {twice!r} occurs twice")
     return tuple(sets)
 
 

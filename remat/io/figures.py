@@ -55,7 +55,8 @@ def write_figure(path: str | os.PathLike[str], draw: Callable[[], Figure | Axes]
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-        raise FormatError(f"{path}: a picture is written as {kinds}, not {suffix or 'without suffix'!r}", "picture")
+        found = repr(suffix) if suffix else "without a suffix"
+        raise FormatError(f"{path}: a picture is written as {kinds}, not {found}", "picture")
     import matplotlib
 
     # without fixed metadata, ids and dates in the files differ from run to run

@@ -33,6 +33,7 @@ from remat.io.limits import (
     pipe_deadline,
 )
 from remat.runtime.interruption import interrupted
+from remat.runtime.text import counted
 
 #: Paths of standard input and output.
 STANDARD_STREAMS = ("-", "/dev/stdin", "/dev/stdout")
@@ -444,7 +445,9 @@ def table_rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
             if any(cell.strip() for cell in row):
                 width = width or len(row)
                 if len(row) != width:
-                    raise FormatError(f"{name}: line {rows.line_num}: {len(row)} cells, the first row {width}", "table")
+                    raise FormatError(
+                        f"{name}: line {rows.line_num} has {counted(len(row), 'cell')}, the first row {width}", "table"
+                    )
                 yield rows.line_num, row
     except csv.Error as error:
         raise FormatError(f"{name}: line {rows.line_num}: {error}", "table") from None

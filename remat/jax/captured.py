@@ -112,7 +112,7 @@ class Captured:
             name, number = self.graph.op_names[place], mine[place]
             if number not in places:
                 raise CaptureError(
-                    f"op {name!r} of graph {self.graph.name!r} does what no op of graph {base.graph.name!r} does",
+                    f"op {name!r} of graph {self.graph.name!r} corresponds to no op of graph {base.graph.name!r}",
                     "other-function",
                 )
             if names.get(name) not in places[number]:

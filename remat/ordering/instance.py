@@ -165,7 +165,7 @@ class OrderInstance:
         """
         order, num_ops = _array(order), self.num_ops
         if order.shape != (num_ops,) or (np.sort(order) != np.arange(num_ops)).any():
-            raise ProblemError(f"an order has each of the {num_ops} ops once", "order-ops")
+            raise ProblemError(f"an order must have each of the {num_ops} ops once", "order-ops")
         position = np.empty(num_ops, dtype=np.int64)
         position[order] = np.arange(num_ops)
         wrong = position[self.predecessors.indices] > position[self.predecessors.rows]
@@ -212,7 +212,7 @@ class OrderInstance:
         chosen, before = self._mask(ops), self._mask(done)
         needed = ~(chosen | before)[self.predecessors.indices] & chosen[self.predecessors.rows]
         if needed.any() or (chosen & before).any():
-            raise ProblemError("a part has an op twice, or without what it depends on", "order-part")
+            raise ProblemError("a part has an op twice, or lacks one that it depends on", "order-part")
         touched, begun, ahead = (self._touched(mask) for mask in (chosen, before, ~(chosen | before)))
         begun |= self.live
         here = begun & ~touched & (ahead | self.kept)

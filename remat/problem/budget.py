@@ -47,7 +47,7 @@ def parse_budget(text: str | int | float, reference_peak: int) -> int:
             raise ProblemError(f"budget {shown}: a fraction must lie in (0, 1]; write bytes as a whole number")
         return int(Fraction(repr(text)) * reference_peak)
     if not isinstance(text, str):
-        raise ProblemError(f"budget {short(text)} is not a number of bytes, a text (10GiB, 80%) or a share (0.8)")
+        raise ProblemError(f"a budget is a number of bytes, a text (10GiB, 80%) or a share (0.8), not {short(text)}")
     several = [part for part in text.split(",") if re.search("[A-Za-z%]", part) and _BUDGET.fullmatch(part)]
     if len(several) > 1 or ":" in text:
         raise ProblemError(f"budget {shown}: one budget is needed; `remat compare` and `remat frontier` take several")

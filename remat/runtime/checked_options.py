@@ -37,9 +37,10 @@ class Range:
         )
 
     def __str__(self) -> str:
-        words = [("from", self.least), ("above", self.above), ("at most", self.most), ("below", self.below)]
+        most = "to" if self.least is not None else "at most"
+        words = [("from", self.least), ("above", self.above), (most, self.most), ("below", self.below)]
         parts = [f"{word} {bound:,}" for word, bound in words if bound is not None]
-        return " and ".join(parts)
+        return (" " if self.least is not None and self.most is not None else " and ").join(parts)
 
 
 #: A whole number from 1.
@@ -115,7 +116,7 @@ def _words(kind: Any) -> str:
     if origin is typing.Literal:
         return " or ".join(map(repr, parts))
     if origin is tuple:
-        return f"several, each {_words(parts[0])}"
+        return f"a list, each item {_words(parts[0])}"
     if origin is type:
         return _words(parts[0])
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "None"}

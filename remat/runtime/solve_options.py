@@ -129,7 +129,7 @@ class SolveOptions:
             object.__setattr__(self, "isolate", True)
         if isinstance(self.start, str) and self.start not in STARTS:
             raise ProblemError(
-                f"start {self.start!r} is none of 'auto', 'none' and 'alone'; a schedule itself is taken, too",
+                f"start is 'auto', 'none', 'alone' or a schedule, not {self.start!r}",
                 "bad-start",
             )
 

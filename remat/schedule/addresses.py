@@ -70,7 +70,7 @@ class Addresses:
             raise ScheduleError(f"{count} buffers need as many offsets and memories")
         check_alignment(self.alignment)
         if len(self.memory) and not (self.memory.min() >= 0 and self.memory.max() < len(self.memories)):
-            raise ScheduleError(f"a buffer lies in a memory that is none of the {len(self.memories)}")
+            raise ScheduleError(f"a buffer lies in a memory that does not exist: there are {len(self.memories)}")
         if (twice := repeated([memory.name for memory in self.memories])) is not None:
             raise ScheduleError(f"two memories have the name {twice!r}")
         for array in (self.offset, self.memory):

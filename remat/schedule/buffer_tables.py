@@ -57,9 +57,9 @@ def table_from_text(text: str, name: str = "the table") -> tuple[Buffers, Addres
         entry = dict(zip(header, cells, strict=True))
         called = entry["id"].strip()
         if not 0 < len(called) <= MAX_NAME_LENGTH or not called.isprintable():
-            raise FormatError(f"{at}: id {short(called)} is empty, long or unprintable", "table")
+            raise FormatError(f"{at}: id {short(called)} is empty, too long or unprintable", "table")
         if called in lines:
-            raise FormatError(f"{at}: id {short(called)} stands on line {lines[called]}, too", "table")
+            raise FormatError(f"{at}: id {short(called)} is on line {lines[called]} already", "table")
         lines[called] = line
         numbers.append([_number(entry[word], word, at) for word in (*COLUMNS[1:], "offset") if word in entry])
         if numbers[-1][0] >= numbers[-1][1]:

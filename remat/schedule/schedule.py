@@ -124,7 +124,8 @@ class Schedule:
             if position is None:
                 if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
                     raise ScheduleError(
-                        f"step {number} names no op or tensor: {name[:40]!r} is empty, long or unprintable", "step-name"
+                        f"step {number} names no op or tensor: {name[:40]!r} is empty, too long or unprintable",
+                        "step-name",
                     )
                 position = table[name] = len(table)
             kinds.append(code)

@@ -10,7 +10,7 @@ import numpy as np
 
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
-from remat.runtime.text import expect
+from remat.runtime.text import counted, expect
 from remat.schedule.certificate import Certificate, Rule, Transfers, Verdict, Violation, overhead_percent
 from remat.schedule.io import as_schedule, graph_of
 from remat.schedule.rules import OrderRule, Rules
@@ -208,7 +208,7 @@ def _budget(done: Simulation, rules: Rules) -> list[Violation]:
     what = f"op {name!r}" if tensor is None else f"the fetch of tensor {tensor!r}"
     message = (
         f"step {step}: {what} needs {need:,} bytes, {need - rules.budget:,} more than the budget; "
-        f"{len(over):,} steps are over it"
+        f"{counted(len(over), 'step')} {'is' if len(over) == 1 else 'are'} over it"
     )
     return [Violation(step, name, tensor, Rule.BUDGET, message)]
 

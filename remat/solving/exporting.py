@@ -23,6 +23,7 @@ from remat.modeling.alternatives import LinearForm
 from remat.modeling.naming import Labels, meanings, variable_names
 from remat.problem import Problem
 from remat.runtime.resources import available_memory
+from remat.runtime.text import counted
 from remat.schedule import Schedule
 from remat.solving.method import FormulationMethod, MethodLike, make_method
 from remat.solving.model_solve import make_formulation
@@ -149,7 +150,9 @@ class ModelFile:
             values = np.array(re.findall(r"^\s*solution: (-?\d+)", text, re.MULTILINE), dtype=np.float64)
             values = values[: model.num_vars]
             if len(values) < model.num_vars:
-                raise FormatError(f"{name}: {len(values):,} values for {model.num_vars:,} variables", "solution", name)
+                raise FormatError(
+                    f"{name}: {counted(len(values), 'value')} for {model.num_vars:,} variables", "solution", name
+                )
         return values if self._linear_form is None else self._linear_form.values(values)
 
 

@@ -201,7 +201,9 @@ def _solver(method: Method, backend: Any, call: SolveOptions, asks_peak: bool) -
     if method.needs_backend:
         return as_backend(backend)
     if call.solver:
-        raise ProblemError(f"method {method.name!r} has no solver for the option {next(iter(call.solver))!r}", "unused")
+        raise ProblemError(
+            f"method {method.name!r} uses no solver, so option {next(iter(call.solver))!r} does not apply", "unused"
+        )
     return None
 
 

@@ -254,7 +254,11 @@ def _run(
 ) -> dict[str, Any]:
     """Return what determines a solve except its graph, checked."""
     if solve.get("start", "auto") not in STARTS or "warm_start" in solve:
-        raise FormatError(f"{name}: a study starts no method from a file", "wrong-key", "start")
+        raise FormatError(
+            f"{name}: a study cannot start methods from a file; leave out solve.warm_start",
+            "wrong-key",
+            "start",
+        )
     given = {"problem": {**problem, "graph": "-"}, "solve": {**solve, "method": method.method or "auto"}}
     config = Config.from_mapping(given, name, folder)
     if method.solver:

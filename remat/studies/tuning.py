@@ -189,11 +189,15 @@ class Tuner:
         self._file, self._mapping = name, {key: mapping[key] for key in mapping if key not in ("tune", "instances")}
         for key in ("methods", "tune"):
             if (key in mapping) != (key == "tune"):
-                raise FormatError(f"{name}: to tune a study takes a table 'tune', and no 'methods'", "wrong-key", key)
+                raise FormatError(f"{name}: `remat study tune` needs a table 'tune' and no 'methods'", "wrong-key", key)
         self.section = _checked(TuneSection, mapping["tune"], f"{name}: tune")
         given = _checked(InstancesSection, mapping.get("instances", {}), f"{name}: instances")
         if given.orders:
-            raise FormatError(f"{name}: orders of a graph would be in both halves of a tuning", "wrong-key", "orders")
+            raise FormatError(
+                f"{name}: leave out instances.orders: orders of one graph would be in both halves of a tuning",
+                "wrong-key",
+                "orders",
+            )
         listed = {**(graphs or {}), **dict(graphs_of(given, Path(folder), name))}
         self.training, self.held_out = halves([Instance(*each) for each in listed.items()], self.section.seed)
         if not self.held_out:

@@ -121,7 +121,7 @@ class _JointGraph:
         shared = np.flatnonzero(self.graph.arrays.producers.counts > 1)
         if len(shared):
             raise ProblemError(
-                f"torch's partitioner knows no buffers that several ops write, such as "
+                f"torch's partitioner has no buffers that several ops write, such as "
                 f"{self.graph.tensor_names[shared[0]]!r}",
                 "buffer",
             )

@@ -124,7 +124,7 @@ def from_text(text: str, name: str) -> list[Record]:
         except FormatError as error:
             raise FormatError(f"{place}: {error}") from None
         if to_line(record) != line:
-            raise FormatError(f"{place}: not in the one spelling of a record")
+            raise FormatError(f"{place}: not in canonical form; `remat library submit` writes it")
         records.append(record)
     return records
 

@@ -359,7 +359,7 @@ class Checkmate(Formulation):
         stage: Int = np.append(0, np.cumsum(position[1:] <= position[:-1]))
         if stage[-1] >= self.layout.T:
             needed = f"{stage[-1] + 1} stages of ops in the reference order"
-            raise ProblemError(f"the schedule needs {needed}, of {self.layout.T} there are", "too-many-stages")
+            raise ProblemError(f"the schedule needs {needed}, but the model has {self.layout.T}", "too-many-stages")
         return stage
 
     def variable_bounds(self, schedule: Schedule, part: Part) -> VariableBounds:

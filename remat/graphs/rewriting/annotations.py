@@ -169,4 +169,4 @@ def part_of(op: str, attributes: Attributes) -> PartOf | None:
         sound = all(is_whole(n) and 0 <= n < 2**62 for n in counts) and all(isinstance(flag, bool) for flag in flags)
         if sound and found.start < found.stop <= found.extent:
             return found
-    raise GraphError(f"attribute {PART_OF!r} of op {op!r} does not say of what it is a part")
+    raise GraphError(f"attribute {PART_OF!r} of op {op!r} does not name the op and the part")

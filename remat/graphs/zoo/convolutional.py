@@ -7,6 +7,7 @@ from remat.graphs.graph import ComputeGraph
 from remat.graphs.zoo.autograd import Accumulation, Value
 from remat.graphs.zoo.blocks import classified_images, on_images
 from remat.graphs.zoo.operators import ImageOperators
+from remat.runtime.text import either
 
 #: Blocks of each stage of the ResNets with bottlenecks, by depth.
 RESNETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -33,7 +34,7 @@ def resnet_ops(
     (212, 44549160)
     """
     if depth not in RESNETS:
-        raise GraphError(f"resnet: the depth is {', '.join(map(str, RESNETS))}, not {depth!r}", "zoo")
+        raise GraphError(f"resnet: the depth is {either(list(map(str, RESNETS)))}, not {depth!r}", "zoo")
     net, x = on_images(f"resnet{depth}-ops", batch, image, accumulation)
     x = net.conv("conv1", x, 64, 7, stride=2, bias=False)
     x = net.max_pool("maxpool", net.batch_norm("bn1", x, then="relu"))

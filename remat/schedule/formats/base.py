@@ -54,7 +54,7 @@ schedule_formats = Formats("schedule", ScheduleFormat, BUILT_IN, last=1)
 def needed_graph(graph: ComputeGraph | None, what: str) -> ComputeGraph:
     """Return `graph`; raise FormatError if it is missing, for formats that need one."""
     if graph is None:
-        raise FormatError(f"{what} is nothing without the graph it is for", "needs-graph")
+        raise FormatError(f"{what} can be read only together with its graph; name the graph", "needs-graph")
     return graph
 
 

@@ -259,13 +259,14 @@ def node_values(graph: ComputeGraph) -> list[int]:
     if len(several):
         name = graph.op_names[several[0]]
         raise FormatError(
-            f"op {name!r} has {arrays.op_outputs.counts[several[0]]} outputs; Checkmate knows one per op",
+            f"op {name!r} has {arrays.op_outputs.counts[several[0]]} outputs; Checkmate has one per op",
             "several-outputs",
         )
     shared = np.flatnonzero(arrays.producers.counts > 1)
     if len(shared):
         raise FormatError(
-            f"tensor {graph.tensor_names[shared[0]]!r} has several producers; Checkmate knows one", "several-producers"
+            f"tensor {graph.tensor_names[shared[0]]!r} has several producers; Checkmate has one per tensor",
+            "several-producers",
         )
     return arrays.op_outputs.indices[arrays.order].tolist()
 

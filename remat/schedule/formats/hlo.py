@@ -23,7 +23,7 @@ def schedule_of_program(program: HloProgram, graph: ComputeGraph | None = None) 
     scheduled, or runs an op that `graph` does not have.
     """
     if not program.is_scheduled:
-        raise FormatError("the module does not say is_scheduled=true: its text is no order of execution")
+        raise FormatError("the module lacks is_scheduled=true, so its text is no order of execution")
     graph = program.graph if graph is None else graph
     lacking = next((name for name in program.steps if name not in graph.op_index), None)
     if lacking is not None:

@@ -30,7 +30,7 @@ Step = Annotated[
     tuple[Literal["compute", "free", "offload", "fetch", "discard"], Name],
     Field(strict=False),
     Shape(
-        'step {number} is {value}, not ["compute", op] or a pair of free, offload, fetch, discard and a tensor',
+        'step {number} is {value}; a step is ["compute", op], or free, offload, fetch or discard with a tensor',
         "a list of two strings",
     ),
 ]

@@ -79,7 +79,8 @@ def capture(  # noqa: PLR0913 - independent options of users
         raise CaptureError(f"route {route!r} is not one of auto, {', '.join(ROUTES)}", "route")
     if mode == "inference" and (route == "joint" or loss is not None):
         raise CaptureError(
-            f"a forward pass alone has no {'loss' if loss is not None else 'joint graph (use make_fx)'}",
+            "mode 'inference' captures a forward pass, which has no "
+            + ("loss: leave it out" if loss is not None else "joint graph: use route 'make_fx'"),
             "inference-alone",
         )
     if workspaces not in {None, "measured"}:

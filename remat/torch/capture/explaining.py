@@ -91,10 +91,10 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
         return error
     if depends_on_data(error):
         what = first_line(error)
-        advice = "; call ctc_loss outside of the module" if "_ctc_loss" in what else ""
+        part = "call ctc_loss" if "_ctc_loss" in what else "compute it"
         return CaptureError(
-            f"module {name!r} does what depends on the values of tensors, not only on their shapes"
-            f"{_place(error)}: {what}{advice}",
+            f"module {name!r} has an op that depends on the values of tensors, not only on their shapes"
+            f"{_place(error)}: {what}; {part} outside of the module",
             "data-dependent",
         )
     refused = _OPAQUE.search(str(error))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from remat.errors import CaptureError
+from remat.runtime.text import counted
 from remat.torch.captured import Traced
 from remat.torch.private import pytree
 
@@ -56,7 +57,7 @@ def item_of(outputs: Any, key: str | int) -> Any:
     items = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
     if not -len(items) <= key < len(items):
         raise CaptureError(
-            f"the module returns {len(items)} items, none of them number {key} to be the loss", "loss-item"
+            f"the module returns {counted(len(items), 'item')}, so item {key} cannot be the loss", "loss-item"
         )
     return items[key]
 

@@ -59,9 +59,9 @@ def optimizer_of(
         return _like(given, names, fakes)
     if isinstance(given, str):
         if given.lower() not in NAMES:
+            or_function = "; a function of the parameters that returns one also works"
             raise ProblemError(
-                f"optimizer {given!r} is none of torch.optim{nearest(given.lower(), NAMES)}; "
-                "a function of the parameters that returns one also works",
+                f"torch.optim has no optimizer {given!r}{nearest(given.lower(), NAMES) or or_function}",
                 "optimizer",
             )
         given = NAMES[given.lower()]
@@ -71,7 +71,9 @@ def optimizer_of(
         )
     made = given([fake for fake in fakes.values() if fake.requires_grad])
     if not isinstance(made, optim.Optimizer):
-        raise ProblemError(f"the function of the optimizer returns a {type(made).__name__}", "optimizer")
+        raise ProblemError(
+            f"the function of the optimizer returns a {type(made).__name__}, not an optimizer", "optimizer"
+        )
     return made
 
 

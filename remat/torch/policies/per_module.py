@@ -13,6 +13,7 @@ from remat.errors import ProblemError
 from remat.modeling import Linear, Model
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions
+from remat.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,7 +141,8 @@ def check_decisions(sac_stats: Any, saved: Sequence[int], memory_budget: float) 
     """
     if len(saved) != len(sac_stats.func_names):
         raise ProblemError(
-            f"the choice has {len(saved)} numbers for {len(sac_stats.func_names)} ops of the module", "sac-choice"
+            f"the choice has {counted(len(saved), 'number')} for {len(sac_stats.func_names)} ops of the module",
+            "sac-choice",
         )
     limit = _limit(sac_stats, memory_budget)
     size = sum(memory for memory, kept in zip(sac_stats.memory, saved, strict=True) if kept)

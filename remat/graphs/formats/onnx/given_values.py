@@ -34,9 +34,7 @@ class GivenValues:
         unknown = [name for name in self.given if name not in inputs]
         if unknown:
             known = together([short(name) for name in inputs]) or "none"
-            raise FormatError(
-                f"values: {short(unknown[0])} is no input without a value in the model (these are {known})", "values"
-            )
+            raise FormatError(f"values: the model has no open input {short(unknown[0])} (it has {known})", "values")
 
     def content(self, name: str, type_: Any, dtype: Any) -> Any:
         """Return the array for an input with this ``TypeProto`` and NumPy `dtype`.

@@ -320,7 +320,7 @@ class Inference:
         if not kinds:
             raise FormatError(
                 f"the type and shape of {short(name)}, written by node {short(node.name)} ({node.type}), are "
-                "not known: ONNX has no rule for this op, and the file does not say",
+                "not known: ONNX has no rule for this op, and the file does not contain them",
                 "unknown-shape",
             )
         for type_ in kinds:

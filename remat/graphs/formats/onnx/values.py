@@ -125,5 +125,5 @@ def value_of(tensor: str, type_: Any, types: Mapping[int, str]) -> Value:
         raise FormatError(f"{short(tensor)} has {len(dims)} axes, more than {MAX_RANK}", "rank")
     shape = tuple(dim.dim_value for dim in dims)
     if any(size > MAX_SIZE for size in shape) or prod(shape) > 2**60:
-        raise FormatError(f"{short(tensor)} is larger than anything that has been built")
+        raise FormatError(f"{short(tensor)} has more than 2^60 elements")
     return Value(type_, dtype, shape)
