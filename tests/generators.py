@@ -127,3 +127,64 @@ def dropping(graph: ComputeGraph, seed: int, share: float = 0.08, keep: Collecti
             compute(writer[tensor])
     steps = [("compute", name) for name in computed]
     return Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest, source=f"random, seed {seed}")
+
+
+def moving(
+    graph: ComputeGraph, seed: int, share: float = 0.08, keep: Collection[str] = (), *, recompute: bool = True
+) -> Schedule:
+    """Return a schedule in the reference order that moves and drops live values at random, and brings them back.
+
+    Copies are read at their first need or earlier, several times or never, and some are discarded before the end. Other
+    dropped values are computed again, if `recompute`.
+
+    Parameters
+    ----------
+    share
+        Probability of each kind of event for a live value, after an op of the reference order.
+    keep
+        Tensors that are neither moved nor dropped.
+    """
+    rng = random.Random(seed)
+    writer = {tensor: op for op in graph.ops for tensor in op.outputs}
+    steps: list[tuple[str, str]] = []
+    live, copied, counts = set(graph.inputs), set[str](), Counter[str]()
+
+    def provide(tensor: str) -> None:
+        if tensor in copied:
+            steps.append(("fetch", tensor))
+            live.add(tensor)
+        else:
+            compute(writer[tensor])
+
+    def compute(op: Op) -> None:
+        for tensor in op.inputs:
+            if tensor not in live:
+                provide(tensor)
+        steps.append(("compute", op.name))
+        counts[op.name] += 1
+        live.update(op.outputs)
+
+    order = graph.arrays.order.tolist()
+    last = {tensor: position for position in order for tensor in graph.ops[position].inputs}
+    last |= dict.fromkeys(graph.outputs, -1)
+    for position in order:
+        compute(graph.ops[position])
+        for tensor in sorted(live.difference(keep, graph.inputs)):
+            op = writer[tensor]
+            if rng.random() < share and tensor not in copied:
+                steps.append(("offload", tensor))
+                copied.add(tensor)
+            again = tensor in copied or (recompute and op.recomputable and counts[op.name] < 5)
+            if again and (last.get(tensor) in {None, position} or rng.random() < 2 * share):
+                steps.append(("free", tensor))
+                live.discard(tensor)
+        for tensor in sorted(each for each in copied if rng.random() < share):
+            if tensor not in live:
+                provide(tensor)
+            else:
+                steps.append(("discard", tensor))
+                copied.remove(tensor)
+    for tensor in graph.outputs:
+        if tensor not in live:
+            provide(tensor)
+    return Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest, source=f"random, seed {seed}")

@@ -12,12 +12,14 @@ from torch import fx
 
 from remat.errors import ExecutionError, ScheduleError
 from remat.runtime.arrays import Int
-from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simulate, validate, with_frees
+from remat.schedule import Certificate, Rules, Schedule, StepKind, Verdict, simulate, validate
 from remat.torch.captured import Captured, Input, Layout
 from remat.torch.effects import device_of
+from remat.torch.execute.host import host_memory, host_space
 from remat.torch.execute.step import Loss, Step, give_buffers, give_gradients, returned, scalar_outputs, tangents
 from remat.torch.execute.unrolled import Unrolled, begin_backward, unroll
 from remat.torch.private import DisableAutocast, pytree
+from remat.torch.transfers.host_plan import HostPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class Executor:
     Between two steps of the schedule it holds exactly the live tensors, to the byte: values that own storage. Views and
     items of tuples are derived again at each reader. A random op that runs again draws the numbers of its first run.
     Batch norm that runs again leaves the running statistics unchanged. Parameters, buffers and inputs are never freed
-    or changed.
+    or changed. Tensors move to pinned host memory and back on streams of their own, next to the computation; on a CPU,
+    copies end at once.
 
     Parameters
     ----------
@@ -63,16 +66,18 @@ class Executor:
     Attributes
     ----------
     schedule : Schedule
-        The schedule with all frees written out.
+        The schedule with all frees and discards written out, without copies to the host that no step reads.
     certificate : Certificate
     timeline : int64 array, shape (steps,)
         Predicted bytes at each step of `schedule`, with workspaces and without constant memory: at a compute, the
-        memory held while it runs; at a free, the memory left after it.
+        memory held while it runs; at another step, the memory after it.
+    host : HostMemory or None
+        Memory for copies on the host; None if the schedule moves no tensor.
 
     Raises
     ------
     ScheduleError
-        With the first violation, if the schedule is invalid; or if it moves tensors to a host.
+        With the first violation, if the schedule is invalid.
     ExecutionError
         With the name of the op, if the graph cannot be executed.
 
@@ -89,14 +94,16 @@ class Executor:
     """
 
     def __init__(self, captured: Captured, schedule: Schedule, rules: Rules | None = None) -> None:
-        schedule.in_one_memory("execution by PyTorch")
         self.captured = captured
         self.certificate: Certificate = validate(captured.graph, schedule, rules)
         if self.certificate.verdict is not Verdict.VALID:
             raise ScheduleError(f"the schedule is not executed: {self.certificate.first}", "not-executed")
-        self.schedule = with_frees(captured.graph, schedule)
+        plan = HostPlan.of(captured.graph, schedule)
+        self.schedule = plan.schedule
         self.timeline: Int = simulate(captured.graph, self.schedule).memory
-        self._unrolled = unroll(captured, self.schedule)
+        machine = None if rules is None else rules.machine
+        self.host = host_memory(captured, plan, full_duplex=machine is None or machine.full_duplex)
+        self._unrolled = unroll(captured, plan)
 
     def __repr__(self) -> str:
         return f"Executor({self.captured.graph.name!r}, {self.schedule.num_computes} computes)"
@@ -135,10 +142,13 @@ class Executor:
         known = {**self.captured.constants, **buffers}
         given = {"parameter": parameters, "buffer": known, "input": {str(i): x for i, x in enumerate(leaves)}}
         inputs = [each for each in self.captured.inputs if each.kind != "tangent"]
-        places = self._unrolled.graph.find_nodes(op="placeholder")
+        places = self._unrolled.inputs
         values = {place: _checked(each, given[each.kind]) for place, each in zip(places, inputs, strict=True)}
         run = _Run(self.captured, self._unrolled, loss, on_op)
-        with torch.no_grad(), DisableAutocast():
+        with torch.no_grad(), DisableAutocast(), host_space(self.host) as space:
+            if self._unrolled.space is not None:
+                values[self._unrolled.space] = space
+            del space
             return self._results(run.run(initial_env=values, enable_io_processing=False), run.loss_value)
 
     def step(
@@ -183,9 +193,9 @@ class Executor:
 
     @property
     def predicted_peak(self) -> int:
-        """Largest value of `timeline` at a compute, in bytes."""
-        computes = self.schedule.kinds == StepKind.COMPUTE
-        return int(self.timeline[computes].max())
+        """Largest value of `timeline` at a compute or fetch, in bytes."""
+        allocates = (self.schedule.kinds == StepKind.COMPUTE) | (self.schedule.kinds == StepKind.FETCH)
+        return int(self.timeline[allocates].max())
 
 
 class _Run(fx.Interpreter):

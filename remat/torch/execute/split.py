@@ -11,12 +11,17 @@ from torch import fx
 
 from remat.errors import ScheduleError
 from remat.schedule import Schedule
-from remat.schedule.early_frees import running
+from remat.schedule.simulate import simulate_valid
 from remat.torch.capture.traced import storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured
 from remat.torch.effects import state_bytes
 from remat.torch.execute.unrolled import Unrolled, unroll
 from remat.torch.private import BoxedCodeGen
+from remat.torch.transfers import moves
+from remat.torch.transfers.host_plan import HostPlan
+
+#: Kinds of values between the passes that are no tensors.
+NO_TENSORS = frozenset({"arriving", "host", "space"})
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,13 @@ class Saved:
     ----------
     kind : str
         ``"value"`` (a tensor that the forward pass computed), ``"state"`` (a state of a random number generator),
-        ``"input"`` (an unchanged parameter, buffer or input) or ``"copy"`` (a buffer or input before the forward pass
-        changed it).
+        ``"input"`` (an unchanged parameter, buffer or input), ``"copy"`` (a buffer or input before the forward pass
+        changed it), ``"arriving"`` (a value under way from the host), ``"host"`` (a copy of a tensor on the host) or
+        ``"space"`` (the host memory of the step).
     name : str
         Name of the fx node.
     size : int
-        Bytes held in addition to parameters, buffers and inputs.
+        Bytes held in addition to parameters, buffers and inputs; on the host for ``"host"``.
     """
 
     kind: str
@@ -55,12 +61,14 @@ class Split:
     backward : torch.fx.GraphModule
         Takes `saved`, then the tangents at `tangents`; returns the results at `gradients`.
     forward_inputs, tangents : tuple of int
-        Positions in ``captured.inputs``.
+        Positions in ``captured.inputs``. The forward graph also takes a host space if the schedule moves tensors.
     forward_results, gradients : tuple of int
         Positions in ``captured.results``.
     saved : tuple of Saved
     recomputed : tuple of str
         Ops computed more than once.
+    host : HostPlan
+        The schedule written out, with places for its copies on the host.
     """
 
     captured: Captured
@@ -73,11 +81,12 @@ class Split:
     gradients: tuple[int, ...]
     saved: tuple[Saved, ...]
     recomputed: tuple[str, ...]
+    host: HostPlan
 
     @property
     def saved_bytes(self) -> int:
         """Bytes that the backward pass reads from the forward pass, except parameters, buffers and inputs."""
-        return sum(each.size for each in self.saved)
+        return sum(each.size for each in self.saved if each.kind != "host")
 
     def __repr__(self) -> str:
         return (
@@ -105,7 +114,8 @@ def split(captured: Captured, schedule: Schedule) -> Split:
     ------
     ScheduleError
         If the schedule does not run on the graph; if it computes random ops in another order than the module, so that
-        they would draw other numbers; if it computes the new value of a buffer after the forward pass.
+        they would draw other numbers; if it computes the new value of a buffer after the forward pass, or fetches a
+        result of the forward pass in the backward pass, since the caller holds it.
 
     Examples
     --------
@@ -119,9 +129,12 @@ def split(captured: Captured, schedule: Schedule) -> Split:
     """
     if captured.mode != "training" or BEGIN_BACKWARD not in captured.graph.op_index:
         raise ScheduleError(f"graph {captured.graph.name!r} has no {BEGIN_BACKWARD!r}: it is not a training step")
-    written = running(captured.graph, schedule.in_one_memory("a split into forward and backward"))
+    simulate_valid(captured.graph, schedule)
+    plan = HostPlan.of(captured.graph, schedule)
+    written = plan.schedule
     _check_random_order(captured, written)
-    unrolled = unroll(captured, written, apart=True)
+    _check_handed_out(captured, written)
+    unrolled = unroll(captured, plan, apart=True)
     forward_results = _forward_results(captured, unrolled)
     forward, backward, saved = _halves(captured, unrolled)
     counts = Counter(written.computes())
@@ -133,6 +146,7 @@ def split(captured: Captured, schedule: Schedule) -> Split:
         tuple(i for i, each in enumerate(captured.results) if each.kind == "gradient"),
         saved,
         tuple(name for name in captured.graph.op_names if counts[name] > 1),
+        plan,
     )  # fmt: skip
 
 
@@ -197,12 +211,17 @@ def _add_copies(graph: fx.Graph, nodes: Iterable[fx.Node], copies: dict[fx.Node,
 
 def _saved(captured: Captured, unrolled: Unrolled, crossing: Iterable[fx.Node]) -> dict[fx.Node, Saved]:
     """Return the form in which each node crosses from the forward to the backward pass."""
-    places = unrolled.graph.find_nodes(op="placeholder")
-    inputs = dict(zip(places, (each for each in captured.inputs if each.kind != "tangent"), strict=True))
+    inputs = dict(zip(unrolled.inputs, (each for each in captured.inputs if each.kind != "tangent"), strict=True))
     changed = {each.name for each in captured.results_of("mutation")}
     found = {}
     for node in crossing:
-        if node in unrolled.states:
+        if node in unrolled.transfers:
+            tensor = captured.graph.tensor_index[unrolled.transfers[node]]
+            kind = "arriving" if node.target is moves.fetch else "host"
+            found[node] = Saved(kind, node.name, captured.graph.tensors[tensor].size)
+        elif node == unrolled.space:
+            found[node] = Saved("space", node.name, 0)
+        elif node in unrolled.states:
             found[node] = Saved("state", node.name, state_bytes(unrolled.states[node]))
         elif node not in inputs:
             found[node] = Saved("value", node.name, storage_bytes(node.meta.get("val")))
@@ -232,4 +251,28 @@ def _check_random_order(captured: Captured, schedule: Schedule) -> None:
                 f"random op {found!r} is computed before {wanted!r}, which the module runs first: it would draw other "
                 "numbers; ask for a schedule of fixed order",
                 "random-order",
+            )
+
+
+def handed_out(captured: Captured) -> frozenset[str]:
+    """Return the tensors of results of the forward pass, which its caller holds from its end on."""
+    return frozenset(
+        home
+        for each in captured.results
+        if each.kind != "gradient" and each.node is not None
+        for home in captured.homes[each.node]
+        if home is not None
+    )
+
+
+def _check_handed_out(captured: Captured, schedule: Schedule) -> None:
+    """Require that the backward pass fetches no result of the forward pass."""
+    held, after = handed_out(captured), False
+    for kind, name in schedule.steps() if schedule.has_transfers else ():
+        after |= name == BEGIN_BACKWARD
+        if after and kind == "fetch" and name in held:
+            raise ScheduleError(
+                f"the schedule moves {name!r} to the host during the backward pass, but it is a result of the forward "
+                "pass, which the caller holds",
+                "handed-out",
             )

@@ -12,7 +12,6 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from remat.errors import ExecutionError
-from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
 from remat.torch.effects import (
     device_of,
@@ -22,6 +21,8 @@ from remat.torch.effects import (
     state_value,
     without_statistics,
 )  # fmt: skip
+from remat.torch.transfers import moves
+from remat.torch.transfers.host_plan import HostPlan
 
 #: Value of a node: the node, and the position among its values (0 if it has only one).
 Value = tuple[fx.Node, int]
@@ -42,8 +43,9 @@ class Unrolled:
     """A schedule of a captured step as one fx graph."""
 
     graph: fx.Graph = field(default_factory=fx.Graph)
-    """Its placeholders are the inputs of the step except the tangents. A call of :func:`begin_backward`, with results
-    of the forward pass, returns the tangents. The output has the results of the step, with None for missing ones."""
+    """Its placeholders are the inputs of the step except the tangents, and `space`. A call of :func:`begin_backward`,
+    with results of the forward pass, returns the tangents. The output has the results of the step, with None for
+    missing ones."""
     runs: dict[fx.Node, Run] = field(default_factory=dict)
     """The op that each node computes."""
     frees: dict[fx.Node, list[fx.Node]] = field(default_factory=dict)
@@ -52,6 +54,15 @@ class Unrolled:
     """States of random number generators, with the device of each."""
     begin: fx.Node | None = None
     """The call of :func:`begin_backward`."""
+    space: fx.Node | None = None
+    """Placeholder of the host memory (``HostSpace``), the last one; None if no step offloads."""
+    transfers: dict[fx.Node, str] = field(default_factory=dict)
+    """Calls that offload or fetch, with the tensor of each."""
+
+    @property
+    def inputs(self) -> list[fx.Node]:
+        """Placeholders of the inputs of the step."""
+        return [node for node in self.graph.find_nodes(op="placeholder") if node is not self.space]
 
 
 def begin_backward(*results: Any) -> tuple[Any, ...]:
@@ -59,24 +70,32 @@ def begin_backward(*results: Any) -> tuple[Any, ...]:
     raise ExecutionError(f"{BEGIN_BACKWARD} is carried out by an interpreter")
 
 
-def unroll(captured: Captured, schedule: Schedule, *, apart: bool = False) -> Unrolled:
-    """Write the graph that carries out `schedule`, step by step.
+def unroll(captured: Captured, plan: HostPlan, *, apart: bool = False) -> Unrolled:
+    """Write the graph that carries out a schedule, step by step.
 
     A recomputed op is copied (``x_recompute``, ``x_recompute_2``, ...), unless all its outputs are live. Its old values
     are freed first, so that memory holds only one copy. A random op restarts from the generator state of its first
     run. A batch normalisation leaves live statistics unchanged.
 
-    `schedule`: valid, with its frees written out. `apart`: True if the passes run separately. The caller then holds
+    A fetched value is awaited right before the first op that reads it.
+
+    `plan`: a valid schedule, written out. `apart`: True if the passes run separately. The caller then holds
     results of the forward pass from :func:`begin_backward` on, and no step replaces them; the output has only the
     gradients.
 
     Raise ExecutionError with the name of an op that cannot be repeated.
     """
     _check(captured)
-    writer = _Writer(captured, schedule, apart)
-    for step, (kind, name) in enumerate(schedule.steps()):
+    writer = _Writer(captured, plan, apart)
+    for step, (kind, name) in enumerate(plan.schedule.steps()):
         if kind == "free":
             writer.free(name)
+        elif kind == "offload":
+            writer.offload(name, plan.offsets[step])
+        elif kind == "fetch":
+            writer.fetch(name)
+        elif kind == "discard":
+            writer.discard(name)
         elif name == BEGIN_BACKWARD:
             writer.begin_backward(step)
         else:
@@ -87,10 +106,10 @@ def unroll(captured: Captured, schedule: Schedule, *, apart: bool = False) -> Un
 class _Writer:
     """Graph under construction, and the present nodes of the captured nodes' values."""
 
-    def __init__(self, captured: Captured, schedule: Schedule, apart: bool) -> None:
+    def __init__(self, captured: Captured, plan: HostPlan, apart: bool) -> None:
         self.captured, self.apart = captured, apart
         self.made = Unrolled()
-        counts = Counter(schedule.computes())
+        counts = Counter(plan.schedule.computes())
         self._drawn_again = {name for name in captured.random_ops if counts[name] > 1}
         self._ops = {node for node in captured.nodes if node is not None}
         self._done: Counter[str] = Counter()
@@ -103,24 +122,82 @@ class _Writer:
         self._derived: dict[tuple[fx.Node, tuple[fx.Node, ...]], fx.Node] = {}
         self._states: dict[str, fx.Node] = {}
         self._handed_out: set[str | None] = set()
+        self._copies: dict[str, tuple[fx.Node, list[Value]]] = {}  # on the host, and the values in each
+        self._unsettled: set[str] = set()  # live tensors whose copy may not be complete
+        self._arriving: dict[str, fx.Node] = {}  # fetched tensors that no op has waited for
         for each in captured.inputs:
             if each.kind != "tangent":
                 self._current[each.node, 0] = self._copy(each.node, {})
+        if plan.offsets:
+            self.made.space = self.made.graph.placeholder("host_space")
 
     def free(self, tensor: str) -> None:
-        """Free all values that live in a tensor."""
+        """Free all values that live in a tensor, after copies from and to it have ended."""
+        self._end_transfers(tensor)
         self._live.discard(tensor)
         for value in self._values_in[tensor]:
             self._drop(value)
+
+    def offload(self, tensor: str, offset: int) -> None:
+        """Copy the storage of a tensor to the host."""
+        self._arrive(tensor)
+        values = [value for value in self._values_in[tensor] if self._current.get(value) in self._held]
+        held = [self._current[value] for value in values]
+        name = f"{held[0].name}_host"
+        copy = self._add(moves.offload, (self.made.space, offset, *held), {}, name, {})
+        self._copies[tensor] = copy, values
+        self._unsettled.add(tensor)
+        self.made.transfers[copy] = tensor
+
+    def fetch(self, tensor: str) -> None:
+        """Begin to read a copy back."""
+        copy, _ = self._copies[tensor]
+        arriving = self._add(moves.fetch, (copy,), {}, f"{copy.name}_fetched", {})
+        self._arriving[tensor] = arriving
+        self.made.transfers[arriving] = tensor
+        self._live.add(tensor)
+
+    def discard(self, tensor: str) -> None:
+        """Release a copy."""
+        self._arrive(tensor)
+        self._unsettled.discard(tensor)
+        copy, _ = self._copies.pop(tensor)
+        self._add(moves.discard, (copy,), {}, f"{copy.name}_discarded", {})
+
+    def _end_transfers(self, tensor: str) -> None:
+        """Wait for copies from and to a tensor."""
+        self._arrive(tensor)
+        if tensor in self._unsettled:
+            self._unsettled.remove(tensor)
+            copy, values = self._copies[tensor]
+            held = (self._current[value] for value in values)
+            self._add(moves.settle, (copy, *held), {}, f"{copy.name}_settled", {})
+
+    def _arrive(self, tensor: str) -> None:
+        """Wait for a tensor that was fetched."""
+        arriving = self._arriving.pop(tensor, None)
+        if arriving is None:
+            return
+        copy, values = self._copies[tensor]
+        arrived = self._add(moves.arrive, (arriving, copy), {}, f"{arriving.name}_arrived", {})
+        for place, value in enumerate(values):
+            node, item = value
+            meta = {**node.meta, "val": node.meta["val"][item] if _several(node) else node.meta["val"]}
+            self._hold(value, self._add(operator.getitem, (arrived, place), {}, f"{node.name}_{item}_back", meta))
 
     def compute(self, step: int, name: str) -> None:
         """Compute an op, unless all its outputs are live."""
         node = self.captured.node_of(name)
         assert node is not None
-        outputs = self.captured.graph.ops[self.captured.graph.op_index[name]].outputs
+        op = self.captured.graph.ops[self.captured.graph.op_index[name]]
+        outputs = op.outputs
+        for tensor in op.inputs:
+            self._arrive(tensor)
         number = self._done[name]
         if number and self._live.issuperset(outputs):
             return
+        for tensor in outputs:
+            self._end_transfers(tensor)
         self._done[name] += 1
         suffix = "" if not number else "_recompute" if number == 1 else f"_recompute_{number}"
         lean = without_statistics(node) if number else None
@@ -141,6 +218,9 @@ class _Writer:
 
     def begin_backward(self, step: int) -> None:
         """Return the results of the forward pass, and take the tangents."""
+        op = self.captured.graph.ops[self.captured.graph.op_index[BEGIN_BACKWARD]]
+        for tensor in op.inputs:
+            self._arrive(tensor)
         given = [each.node for each in self.captured.results if each.kind in self._handed_kinds]
         known = [None if node is None else self._computed(node) for node in given]
         run = Run(step, BEGIN_BACKWARD, 0)
@@ -151,10 +231,12 @@ class _Writer:
         for place, each in enumerate(self.captured.inputs_of("tangent")):
             self._hold((each.node, 0), self._add(operator.getitem, (begin, place), {}, each.node.name, each.node.meta))
         self._derived.clear()  # views of the forward pass end here
-        self._live.update(self.captured.graph.ops[self.captured.graph.op_index[BEGIN_BACKWARD]].outputs)
+        self._live.update(op.outputs)
 
     def finish(self) -> Unrolled:
         """Write the output; free values outside the schedule's tensors after their last use."""
+        for tensor in list(self._arriving):
+            self._arrive(tensor)
         left_out = self._handed_kinds if self.apart else ()
         results = [each for each in self.captured.results if each.kind not in left_out]
         values = tuple(None if each.node is None else self._value(each.node) for each in results)
@@ -185,7 +267,7 @@ class _Writer:
 
     def _take(self, node: fx.Node, result: fx.Node, places: list[int], suffix: str) -> None:
         """Record the nodes that now hold the values of an op."""
-        if not isinstance(node.meta["val"], tuple | list):
+        if not _several(node):
             self._hold((node, 0), result)
             return
         items = {int(user.args[1]): user for user in node.users if user.target is operator.getitem}
@@ -254,6 +336,11 @@ class _Writer:
     @property
     def _handed_kinds(self) -> tuple[str, ...]:
         return ("output", "mutation") if self.apart else ("output",)
+
+
+def _several(node: fx.Node) -> bool:
+    """Return True if a node has several values."""
+    return isinstance(node.meta["val"], tuple | list)
 
 
 def _check(captured: Captured) -> None:

@@ -10,8 +10,11 @@ from torch.fx.node import map_arg
 
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured, Layout, ResultValue
-from remat.torch.execute.split import Split
+from remat.torch.execute.host import abandoned_on_error, host_memory, host_space
+from remat.torch.execute.split import NO_TENSORS, Split
 from remat.torch.private import DisableAutocast
+from remat.torch.transfers.host_memory import HostSpace
+from remat.torch.transfers.moves import HostCopy
 
 #: Takes one list, empties it, and returns all results.
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -22,12 +25,19 @@ class Program:
 
     Immutable: copies of a module share it, and it has no parameters.
 
-    `forward` and `backward`: compiled functions that run instead of the two graphs.
+    `forward` and `backward`: compiled functions that run instead of the two graphs. `full_duplex`: False if tensors
+    move in one direction at a time.
     """
 
-    def __init__(self, split: Split, forward: Boxed | None = None, backward: Boxed | None = None) -> None:
+    def __init__(
+        self, split: Split, forward: Boxed | None = None, backward: Boxed | None = None, *, full_duplex: bool = True
+    ) -> None:
         captured = split.captured
         self.split = split
+        self.host = host_memory(captured, split.host, full_duplex=full_duplex)
+        """Memory for copies on the host; None if the schedule moves no tensor."""
+        self.on_host = tuple(number for number, each in enumerate(split.saved) if each.kind in NO_TENSORS)
+        """Positions of the saved values that are no tensors."""
         self.forward: Boxed = split.forward.forward if forward is None else forward
         self.backward: Boxed = split.backward.forward if backward is None else backward
         inputs = [captured.inputs[position] for position in split.forward_inputs]
@@ -85,9 +95,14 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, program: Program, *tensors: torch.Tensor) -> Any:
-        with DisableAutocast():  # the graph contains its casts
-            results = list(program.forward(list(tensors)))
+        with DisableAutocast(), host_space(program.host) as space:  # the graph contains its casts
+            given = list(tensors) if space is None else [*tensors, space]
+            del space
+            results = list(program.forward(given))
         saved = results[program.num_results :]
+        ctx.on_host = [saved[number] for number in program.on_host]
+        for number in reversed(program.on_host):
+            del saved[number]
         for position, target in program.mutations:
             tensors[target].copy_(results[position])
         outputs = tuple(results[position] for position in program.outputs)
@@ -111,6 +126,11 @@ class _Step(torch.autograd.Function):
             )
         values: list[Any] = list(ctx.saved_tensors)
         ctx.maybe_clear_saved_tensors()
+        held = _host_copies(ctx)
+        for number, value in zip(program.on_host, held, strict=True):
+            values.insert(number, value)
+        space = next((each.space for each in held if isinstance(each, HostCopy)), None)
+        del held
         tangents: list[Any] = [None] * len(program.laid_out)
         there = 0
         for number, tangent in enumerate(program.tangent_of):
@@ -120,13 +140,34 @@ class _Step(torch.autograd.Function):
         given.clear()
         values += tangents
         del tangents
-        with DisableAutocast():
+        with DisableAutocast(), abandoned_on_error(space):
             gradients = program.backward(values)
         # as in eager: without a tangent a parameter has no gradient, rather than zeros, which an optimizer would apply
         return (
             None,
             *(None if i is None or not program.needs[i] & there else gradients[i] for i in program.gradient_of),
         )
+
+
+def _host_copies(ctx: Any) -> list[Any]:
+    """Return what the forward pass left on the host; keep it for another backward pass if the graph is retained.
+
+    Raise ExecutionError if it is retained and this pass writes to the host as well, where it would overwrite copies.
+    """
+    held: list[Any] = ctx.on_host
+    if not held:
+        return []
+    try:
+        _ = ctx.saved_tensors
+    except RuntimeError:  # they are cleared
+        ctx.on_host = []
+        return held
+    if any(isinstance(each, HostSpace) for each in held):
+        raise ExecutionError(
+            "retain_graph=True is not possible here: the backward pass moves tensors to the host, in place of others",
+            "retained",
+        )
+    return list(held)
 
 
 def _dependence(captured: Captured, gradients: Sequence[ResultValue]) -> tuple[int, ...]:
