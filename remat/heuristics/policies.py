@@ -48,7 +48,7 @@ class PolicySearch(Heuristic):
     options_type: ClassVar[type | None] = PoliciesOptions
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
-        replays = Replays(problem, self.options.regions)
+        replays = Replays(problem, self.options.regions_of(problem))
         best = Best(problem, run, problem.graph.base_cost)
         chosen = replays.least_saved
         fits = best.offer(replays.schedule(chosen, self.name)).accepted

@@ -115,6 +115,33 @@ def regions_of(
     return tuple(found)
 
 
+def regions_of_blocks(problem: Problem) -> tuple[Region, ...]:
+    """Return a region for each outermost numbered module in the names of forward ops, such as ``layers.0.mlp``.
+
+    Raises
+    ------
+    ProblemError
+        If the graph is no training graph, or no name has a numbered module.
+
+    Examples
+    --------
+    >>> from remat.graphs.io import as_graph
+    >>> [region.name for region in regions_of_blocks(Problem(as_graph("gpt")))][:2]
+    ['layers.0', 'layers.1']
+    """
+    step, graph = TrainingStep.of(problem), problem.graph
+    groups: dict[str, list[str]] = {}
+    for op in graph.arrays.order[: step.first_backward].tolist():
+        if (block := block_of(graph.ops[op].name)) is not None:
+            groups.setdefault(block, []).append(graph.ops[op].name)
+    if not groups:
+        raise ProblemError(
+            f"no op of graph {graph.name!r} is named after a numbered module, such as layers.0.mlp: give regions",
+            "region",
+        )
+    return regions_of(problem, groups)
+
+
 class Slot(NamedTuple):
     """Turn of an op: its first compute, or its replay in a region."""
 

@@ -15,7 +15,7 @@ from remat.backends.base import Availability, AvailabilityState, Backend, Run, w
 from remat.backends.bookkeeping import Bookkeeping
 from remat.backends.minizinc import driver
 from remat.backends.minizinc.process import GroupProcess
-from remat.backends.minizinc.translation import HERE, Program, RecordProgram, to_dzn, to_json
+from remat.backends.minizinc.translation import HERE, Program, RecordProgram, to_json
 from remat.backends.results import Values
 from remat.errors import BackendError
 from remat.io.files import write_atomic
@@ -119,13 +119,12 @@ class MiniZinc(Backend):
     def write(self, model: Model, path: str | os.PathLike[str], labels: Labels) -> None:
         """Write the text into a file with all that it includes, and its data into one with the suffix ``.dzn``.
 
+        Two parameters, unit and offset, turn the objective into the cost of a schedule, or its peak in bytes.
         `labels` are not used: the text has its own names, and its data numbers ops and tensors from 1.
         """
-        program = self.program(model)
-        text = program.whole_text()
-        used = {SWITCH: False} if SWITCH in text else {}
+        text, data = self.program(model).exported({SWITCH: False})
         write_atomic(path, text)
-        write_atomic(Path(path).with_suffix(".dzn"), to_dzn({**program.data, **used}))
+        write_atomic(Path(path).with_suffix(".dzn"), data)
 
     def program(self, model: Model) -> Program:
         """Return the text and data of `model` for a solver of whole numbers."""

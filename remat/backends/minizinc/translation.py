@@ -27,6 +27,10 @@ LARGEST = 2**62
 PIECE, SETS = 100_000, 16
 
 
+#: Comment on the parameters `value_unit` and `value_offset` at the end of an exported text.
+SCALE = "% The cost of a schedule (or its peak in bytes) is value_unit * objective + value_offset."
+
+
 @dataclass(frozen=True)
 class Program:
     """A MiniZinc text, its data, and the decoder of its output."""
@@ -41,6 +45,17 @@ class Program:
     """The model's objective is ``cost_unit * objective of the text + cost_offset``."""
     cost_offset: float = 0
     """See `cost_unit`."""
+
+    def exported(self, switches: Mapping[str, bool]) -> tuple[str, str]:
+        """Return text and data as files: without includes of the package, and with the scale of the objective.
+
+        `switches`: further parameters, for those that the text declares.
+        """
+        text = self.whole_text()
+        scale = {"value_unit": _number(self.cost_unit), "value_offset": _number(self.cost_offset)}
+        declared = "".join(f"{type(value).__name__}: {name};\n" for name, value in scale.items())
+        used = {name: value for name, value in switches.items() if name in text}
+        return f"{text}\n{SCALE}\n{declared}", to_dzn({**self.data, **used, **scale})
 
     def whole_text(self) -> str:
         """Return the text with the texts of the package that it includes in their place."""
@@ -108,6 +123,11 @@ def to_dzn(data: Mapping[str, Any]) -> str:
         return _decimal(value) if isinstance(value, float) else str(int(value))
 
     return "".join(f"{name} = {text(value)};\n" for name, value in data.items())
+
+
+def _number(value: float) -> int | float:
+    """Return a number as an int if it is whole."""
+    return int(value) if value == int(value) else value
 
 
 def _decimal(value: float) -> str:

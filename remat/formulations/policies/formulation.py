@@ -19,7 +19,7 @@ from remat.modeling.records import Linear
 from remat.modeling.rows import rows_from, running_values
 from remat.problem import Problem
 from remat.problem.op_sequence import MemoryScale
-from remat.problem.regions import Region, Replays, Saved
+from remat.problem.regions import Region, Replays, Saved, regions_of_blocks
 from remat.problem.scope import Restriction, Scope
 from remat.runtime.checked_options import Options
 from remat.schedule import OrderRule, Schedule
@@ -34,10 +34,14 @@ HELD_BYTES = "(5) held"
 class PoliciesOptions(Options):
     """Options of :class:`Policies`."""
 
-    regions: tuple[Region, ...] = ()
-    """Checkpointed regions."""
+    regions: tuple[Region, ...] | None = None
+    """Checkpointed regions; by default one for each numbered module in the names of ops, as in ``layers.0.mlp``."""
     plain: bool = True
     """Regions may also run without a checkpoint. False: the program checkpoints each of them."""
+
+    def regions_of(self, problem: Problem) -> tuple[Region, ...]:
+        """Return the regions for a problem."""
+        return regions_of_blocks(problem) if self.regions is None else self.regions
 
 
 class Policies(Formulation):
@@ -101,7 +105,8 @@ class Policies(Formulation):
         self.options = options or PoliciesOptions()
         if problem.order is not OrderRule.FIXED:
             raise ProblemError("policies keep the reference order; ask for order 'fixed'", "order-rule")
-        self.replays = Replays(problem, self.options.regions)
+        self.regions = self.options.regions_of(problem)
+        self.replays = Replays(problem, self.regions)
         self.lives = Lives(problem, self.replays)
         scale = MemoryScale.of(problem, self.lives.buffers_and_workspace[1])
         self.unit, self.held, self.capacity = scale.unit, scale.held, scale.capacity
@@ -126,7 +131,7 @@ class Policies(Formulation):
             {op: number for number, op in enumerate(self.ops)},
             {op: count + region for op, region in self.replays.region_of.items()},
             self.replays.region_of,
-            count + len(self.options.regions),
+            count + len(self.regions),
         )
 
     @cached_property
@@ -135,7 +140,7 @@ class Policies(Formulation):
         model = Model(self.name)
         must_save, must_replay = self.replays.must_save, self.replays.must_replay
         x = model.booleans("x", len(self.ops), 0, np.array([op not in must_save for op in self.ops], dtype=np.int64))
-        model.booleans("q", len(self.options.regions), 0, int(self.options.plain))
+        model.booleans("q", len(self.regions), 0, int(self.options.plain))
         at, rank = self.columns, np.arange(len(self.ops))
         sure = np.array([op in must_replay for op in self.ops], dtype=np.float64)
         model.add(
@@ -193,7 +198,7 @@ class Policies(Formulation):
         """Return the values of all variables for a choice: N, L and U are the least that it allows."""
         model, named = self.statement
         graph, values = self.problem.graph, np.zeros(model.num_vars)
-        bare = [region.name in saved.plain for region in self.options.regions]
+        bare = [region.name in saved.plain for region in self.regions]
         values[named.q.index] = bare
         for op, column in self.columns.replayed.items():
             values[column] = graph.op_names[op] not in saved.ops and not bare[self.replays.region_of[op]]
@@ -216,18 +221,18 @@ class Policies(Formulation):
         _, named = self.statement
         plain = frozenset(
             region.name
-            for region, chosen in zip(self.options.regions, values[named.q.index].tolist(), strict=True)
+            for region, chosen in zip(self.regions, values[named.q.index].tolist(), strict=True)
             if chosen > 0.5
         )
         ops = frozenset(
             self.problem.graph.op_names[op]
             for op, column in self.columns.replayed.items()
-            if values[column] < 0.5 and self.options.regions[self.replays.region_of[op]].name not in plain
+            if values[column] < 0.5 and self.regions[self.replays.region_of[op]].name not in plain
         )
         return Saved(ops, plain)
 
     def labels(self) -> Labels:
         return {
             "x": {"op": self.ops_named(np.array(self.ops, dtype=np.int64))},
-            "q": {"region": [region.name for region in self.options.regions]},
+            "q": {"region": [region.name for region in self.regions]},
         }
