@@ -203,6 +203,8 @@ def test_regions_that_do_not_fit_are_refused() -> None:
         regions_of(problem, {"a": ["g1"]})
     with refused("problem.region", culprit="f1"):
         regions_of(problem, {"a": ["f0", "f1"], "b": ["f1"]})
+    with refused("problem.region", culprit=problem.graph.name):
+        Policies(problem)
     first, second, *_ = regions_of(problem, groups)
     with refused("problem.region", culprit=first.name):
         Replays(problem, (replace(first, replayed=("f1",)),))
