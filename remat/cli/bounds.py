@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from remat.problem import Problem
 
 
-@shared("budget", *RULES, "time_limit", "relaxations", "threads", "isolate", "memory_limit", "json", "quiet")
+@shared("budget", "machine", *RULES, "time_limit", "relaxations", "threads", "isolate", "memory_limit", "json", "quiet")
 def command(
     graph: Graph,
     *,

@@ -39,10 +39,13 @@ def _answer(result: Result) -> str:
     problem, found = result.problem, result.certificate
     assert found is not None
     size = found.peak if result.asks_peak or problem.budget_bytes is None else problem.budget_bytes
-    if found.recomputations:
-        more = "" if result.overhead is None else f" for {result.overhead:.3g} % more compute"
-        more = more if result.overhead else " at no extra compute"
-        return f"Fits in {size:,} bytes{more}."
+    moved, resource = found.transfers, problem.objective.resource
+    moves = moved is not None and moved.offloads > 0
+    if moves or found.recomputations:
+        host = f" and {moved.host_peak:,} on the host" if moved is not None and moves else ""
+        more = "" if result.overhead is None else f" for {result.overhead:.3g} % more {resource}"
+        more = more if result.overhead else f" at no extra {resource}"
+        return f"Fits in {size:,} bytes{host}{more}."
     before = problem.reference_peak
     if result.asks_peak and found.peak < before:
         saved = f"{100 * (1 - found.peak / before):.3g} %"
@@ -53,20 +56,21 @@ def _answer(result: Result) -> str:
 def _claim(result: Result) -> str:
     """Return what is known about other schedules."""
     which, gap = _of(result.scope), result.gap
-    better = "needs less memory" if result.asks_peak else "is cheaper"
+    comparative = result.problem.objective.comparative
+    better = "needs less memory" if result.asks_peak else f"is {comparative}"
     if gap is None:
         return "How far it is from the best schedule is not known."
     if gap <= 0:
         return f"No schedule{which} {better}."
     share = f"{100 * gap:.3g} %"
-    least = f"needs {share} less memory" if result.asks_peak else f"is {share} cheaper"
+    least = f"needs {share} less memory" if result.asks_peak else f"is {share} {comparative}"
     if result.proved:
         return f"No schedule{which} {least} or more."
     stopped = {
         StopReason.DEADLINE: " The time limit ended the search; more time may find a better one.",
         StopReason.INTERRUPTED: " The search was interrupted; more time may find a better one.",
     }.get(result.stop, "")
-    amount = f"need at most {share} less memory" if result.asks_peak else f"be at most {share} cheaper"
+    amount = f"need at most {share} less memory" if result.asks_peak else f"be at most {share} {comparative}"
     return f"Another schedule{which} could {amount}.{stopped}"
 
 
@@ -123,8 +127,9 @@ def closing_comparison(runs: Sequence[Run]) -> str:
         known = f"{proofs[0]} proved that there is none" if proofs else "none is ruled out"
         return _capital(f"{where}no method found a schedule, and {known}.")
     _, label, best = min(found, key=lambda one: one[0])
-    word = "needs least memory" if best.asks_peak else "is cheapest"
-    size = f": {best.peak:,} bytes" if best.asks_peak else f": {best.overhead or 0:.3g} % more compute"
+    objective = best.problem.objective
+    word = "needs least memory" if best.asks_peak else f"is {objective.superlative}"
+    size = f": {best.peak:,} bytes" if best.asks_peak else f": {best.overhead or 0:.3g} % more {objective.resource}"
     proof = f" No schedule{_of(best.scope)} is better." if best.proved and not best.gap else ""
     return _capital(f"{where}{label} {word}{size}.{proof}")
 
@@ -137,7 +142,7 @@ def closing_frontier(found: Frontier) -> str:
     least = min(cell.budget for cell in fits)
     best = min((cell for cell in fits if cell.budget == least), key=lambda cell: cell.value or 0)
     overhead = best.row["overhead_percent"]
-    price = "" if overhead is None else f" for {overhead:.3g} % more compute"
+    price = "" if overhead is None else f" for {overhead:.3g} % more {found.problem.objective.resource}"
     below = " No method found a schedule for a smaller one." if least > min(found.budgets) else ""
     return f"The smallest of these budgets with a schedule is {least:,} bytes, by {best.method}{price}.{below}"
 

@@ -25,9 +25,24 @@ if TYPE_CHECKING:
     from remat.experiments.compare import Comparison
     from remat.experiments.contestant import Contestant
     from remat.experiments.runs import Run
+    from remat.solving.result import Result
 
 
-@shared(*FILE, "budgets", "methods", *RULES, "objective", *LIMITS, "store", "tables", "plot", "peaks", "json", "quiet")
+@shared(
+    *FILE,
+    "budgets",
+    "methods",
+    *RULES,
+    "machine",
+    "objective",
+    *LIMITS,
+    "store",
+    "tables",
+    "plot",
+    "peaks",
+    "json",
+    "quiet",
+)
 def command(
     graph: OptionalGraph = None,
     schedules: Annotated[
@@ -155,7 +170,9 @@ def print_comparison(comparison: Comparison) -> None:
 
     out = console()
     details = dict.fromkeys(("best at", "build", "phase 1", "variables", "constraints"), DETAIL)
-    numbers = ("overhead", "bound", "gap", "peak", "best at", "build", "phase 1", "total", "variables", "constraints")
+    transfers = () if comparison.problem.machine is None else ("waits", "moved", "host peak")
+    times = ("best at", "build", "phase 1", "total", "variables", "constraints")
+    numbers = ("overhead", "bound", "gap", "peak", *transfers, *times)
     columns = [
         ("method", TEXT), ("status", {**TEXT, "max_width": 50}),
         *((heading, details.get(heading, NUMBER)) for heading in numbers), ("schedule by", TEXT),
@@ -205,7 +222,19 @@ def _cells(run: Run) -> list[str]:
         "-" if answer.status == "infeasible" else overhead_text(answer.bound, base),
         "-" if answer.gap is None else f"{100 * answer.gap:.3g} %",
         "-" if answer.peak is None else memory(answer.peak),
+        *_transfers(answer),
         *(shown(time, "{:.2f} s") for time in times),
         *map(shown, (answer.variables, answer.constraints)),
         answer.source or "-",
     ]
+
+
+def _transfers(answer: Result) -> list[str]:
+    """Return waits, bytes moved both ways and the host's peak; none if the problem has no machine."""
+    if answer.problem.machine is None:
+        return []
+    moved = None if answer.certificate is None else answer.certificate.transfers
+    if moved is None:
+        return ["-", "-", "-"]
+    share = 100 * moved.stall / moved.time if moved.time and moved.stall is not None else 0
+    return [f"{share:.3g} %", memory(moved.bytes_written + moved.bytes_read), memory(moved.host_peak)]

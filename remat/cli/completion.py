@@ -61,6 +61,18 @@ complete_partitioners = last_of(complete_registered("partitioners"))
 complete_formulations = last_of(complete_registered("formulations"))
 
 
+def complete_machine(incomplete: str) -> list[str]:
+    """Complete the first word of a machine, or after a comma a setting."""
+    from remat.config.machines import MEASURED
+    from remat.schedule.machine import PRESETS, SETTINGS
+
+    others, comma, word = incomplete.rpartition(",")
+    settings = [f"{name}=" for name in SETTINGS]
+    return [
+        f"{others}{comma}{each}" for each in _beginning(word, settings if comma else (*PRESETS, MEASURED, *settings))
+    ]
+
+
 def complete_graph(incomplete: str) -> list[str]:
     """Complete a graph of the zoo, a folder or a graph file; an empty word leaves variants out."""
     from remat.graphs.zoo import VARIANTS, ZOO

@@ -32,7 +32,7 @@ SchedulePath = Annotated[
 ]
 
 
-@shared(*FILE, "budget", "objective", "method", "option", *RULES)
+@shared(*FILE, "budget", "machine", "objective", "method", "option", *RULES)
 def command(graph: OptionalGraph = None, *, output: ModelPath, option: MethodOptions = None, given: Given) -> None:
     """Write the model of a formulation for other solvers' programs.
 
@@ -57,7 +57,7 @@ def command(graph: OptionalGraph = None, *, output: ModelPath, option: MethodOpt
     ])  # fmt: skip
 
 
-@shared(*FILE, "budget", "objective", "method", "option", *RULES)
+@shared(*FILE, "budget", "machine", "objective", "method", "option", *RULES)
 def read(
     graph: Graph,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The file that `remat export` wrote.")],

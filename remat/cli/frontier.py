@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from remat.experiments.frontier_cell import Cell
 
 
-@shared(*FILE, "budgets", "methods", *RULES, *LIMITS, "workers", "store", "tables", "plot", "quiet")
+@shared(*FILE, "budgets", "methods", *RULES, "machine", *LIMITS, "workers", "store", "tables", "plot", "quiet")
 def command(
     graph: OptionalGraph = None,
     *,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from remat.solving.result import Result
 
 
-@shared(*FILE, "budget", "method", "backend", *RULES, *(key for key in LIMITS if key != "start"),
+@shared(*FILE, "budget", "machine", "method", "backend", *RULES, *(key for key in LIMITS if key != "start"),
         "schedule", "plot", "json", "quiet")  # fmt: skip
 def command(
     graph: Graph,

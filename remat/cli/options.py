@@ -16,6 +16,7 @@ from remat.cli.common import import_from_here, load_graph
 from remat.cli.completion import (
     complete_backend,
     complete_graph,
+    complete_machine,
     complete_method,
     complete_methods,
     complete_schedule,
@@ -74,6 +75,22 @@ Budget = Annotated[
     typer.Option(
         "--budget", "-b", metavar="BUDGET", parser=_reader(_budget),
         help="Bytes (123456, 10GiB) or a share of the reference peak (80%).",
+    ),
+]  # fmt: skip
+
+
+def _machine(word: str) -> str:
+    from remat.config.machines import read_machine
+
+    return read_machine(word).settings
+
+
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        "--machine", metavar="MACHINE", parser=_reader(_machine), autocompletion=complete_machine,
+        help="Host to which tensors may move: pcie3, pcie4, pcie5, nvlink-c2c or measured (this GPU), with settings "
+        "(pcie4,host=64GiB), or settings alone (rate=24GB/s).",
     ),
 ]  # fmt: skip
 Keep = Annotated[
@@ -213,10 +230,11 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "budget": Budget,
         "objective": Annotated[str | None, typer.Option(
             "--objective", metavar="|".join(Objective), autocompletion=one_of(*Objective),
-            help=f"{Objective.described()}; default: {Objective.DEFAULT}.")],
+            help=f"{Objective.described()}; default: {Objective.DEFAULT}, or with --machine {Objective.LEAST_TIME}.")],
         "order": Annotated[str | None, typer.Option(
             "--order", metavar="fixed|free", autocompletion=one_of("fixed", "free"),
             help=f"{_ORDER_HELP}; default: fixed.")],
+        "machine": Machine,
         "max_computes": Annotated[int | None, typer.Option(
             "--max-computes", min=1, metavar="N", help="Limit of computes for every op.")],
         "keep": Keep,

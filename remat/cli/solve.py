@@ -7,7 +7,7 @@ from remat.cli.options import FILE, LIMITS, RULES, Given, MethodOptions, Optiona
 from remat.problem.objective import Objective
 
 
-@shared(*FILE, "budget", "objective", "method", "option", "backend", *RULES, *LIMITS, "warm_start",
+@shared(*FILE, "budget", "machine", "objective", "method", "option", "backend", *RULES, *LIMITS, "warm_start",
         "schedule", "plot", "json", "quiet")  # fmt: skip
 def command(graph: OptionalGraph = None, *, option: MethodOptions = None, given: Given) -> None:
     """Find the cheapest schedule of GRAPH within a budget, or the one with the least peak.

@@ -27,13 +27,10 @@ def command(
     ] = None,
     *,
     order: Order = "free",
-    machine: str | None = typer.Option(
-        None,
-        metavar="MACHINE",
-        help="Host of schedules that offload: pcie3, pcie4, pcie5, nvlink-c2c, or rate=24GB/s,host=64GiB.",
-    ),
     manifest: Path | None = typer.Option(
-        None, metavar="FILE", help="Check the lines of this file (.toml, .json, .csv): graph, schedule, budget."
+        None,
+        metavar="FILE",
+        help="Check the lines of this file (.toml, .json, .csv): graph, schedule, budget, machine.",
     ),
     addresses: Path | None = typer.Option(
         None, metavar="FILE", help="Also check the addresses in this file (see `remat allocate`)."
@@ -61,7 +58,6 @@ def command(
     remat validate gpt offloaded.json -b 35% --machine pcie4,host=64GiB
     """
     from remat.experiments.audit import SUFFIXES, Costs, Line, audit, read_manifest
-    from remat.schedule.machine import Machine
 
     if (manifest is None) == (graph is None):
         both = "Missing argument 'GRAPH' (or '--manifest')." if graph is None else "--manifest names the graphs itself"
@@ -74,9 +70,8 @@ def command(
     rules = {**given.sections["problem"], "order": order}
     profile, device = rules.pop("costs", None), rules.pop("device", None)
     checked = audit(
-        lines or read_manifest(manifest or ""), rules, Costs(None if profile is None else Path(profile), device),
-        None if machine is None else Machine.parse(machine),
-    )  # fmt: skip
+        lines or read_manifest(manifest or ""), rules, Costs(None if profile is None else Path(profile), device)
+    )
     single = checked.checks[0] if lines and len(lines) == 1 else None
     if single is not None and single.error is not None:
         raise single.error

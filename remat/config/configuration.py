@@ -13,6 +13,7 @@ from remat import registry
 from remat.backends.programs import check_solver_options, check_trusted
 from remat.config.faults import first_fault, shown, unknown
 from remat.config.levels import check_levels, make_options, with_tables
+from remat.config.machines import read_machine
 from remat.config.sections import OutputSection, ProblemSection, Section, SolveSection
 from remat.errors import FormatError
 from remat.graphs.io import load_graph, model_suffixes
@@ -244,7 +245,8 @@ class Config(Section):
         with read_limits(self.solve.time_limit, self.solve.memory_limit):
             graph = load_profiled(load_graph(p.graph), p.costs, p.device)
         rules = p.order, p.max_computes, p.keep, p.count_constant_memory
-        return Problem(graph, p.budget, *rules, p.objective, p.machine)
+        machine = None if p.machine is None else read_machine(p.machine)
+        return Problem(graph, p.budget, *rules, p.objective, machine)
 
     def run(
         self, on_progress: OnProgress | None = None, *, log: Callable[[str], None] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,9 @@ from remat.schedule.certificate_files import CheckRecord, FileRecord, certificat
 from remat.schedule.explain import explain
 from remat.schedule.io import read_with_format
 from remat.schedule.step_lines import step_lines
-from remat.schedule.validate import validate
 
 if TYPE_CHECKING:
     from remat.graphs import ComputeGraph
-    from remat.schedule.machine import Machine
     from remat.schedule.schedule import Schedule
 
 #: Suffixes of reports: table, certificates, JUnit, SARIF.
@@ -46,6 +44,8 @@ class Line(Document):
     """File."""
     budget: int | str | None = None
     """As in a problem (``"80%"``); default: that of the command."""
+    machine: str | None = None
+    """As in a problem (``"pcie4,host=64GiB"``); default: that of the command."""
 
 
 class Manifest(Document):
@@ -55,7 +55,7 @@ class Manifest(Document):
 
 
 def read_manifest(path: str | os.PathLike[str]) -> list[Line]:
-    """Return the lines of a manifest (.toml, .json, or .csv with the columns graph, schedule, budget).
+    """Return the lines of a manifest (.toml, .json, or .csv with the columns graph, schedule, budget, machine).
 
     Paths are relative to the manifest. Raise FormatError with the path, and the line if known, if it is malformed, or
     names too many lines or bytes, a pipe or a device.
@@ -92,7 +92,9 @@ def _csv_lines(path: str | os.PathLike[str]) -> Iterator[Line]:
     heads = [cell.strip() for cell in next(rows, (0, []))[1]]
     unknown = [head for head in heads if head not in Line.model_fields]
     if unknown or not {"graph", "schedule"} <= set(heads):
-        raise FormatError(f"{path}: line 1: the columns must be graph, schedule and budget, not {heads}", "manifest")
+        raise FormatError(
+            f"{path}: line 1: the columns must be graph, schedule, budget and machine, not {heads}", "manifest"
+        )
     for _, cells in rows:
         yield Line(**{head: cell.strip() for head, cell in zip(heads, cells, strict=True) if cell.strip()})
 
@@ -270,9 +272,7 @@ class Costs:
     device: str | None = None
 
 
-def audit(
-    lines: Iterable[Line], rules: Mapping[str, Any], costs: Costs | None = None, machine: Machine | None = None
-) -> Audit:
+def audit(lines: Iterable[Line], rules: Mapping[str, Any], costs: Costs | None = None) -> Audit:
     """Validate many schedules; a file that cannot be read is reported, and the others are checked.
 
     Parameters
@@ -280,13 +280,11 @@ def audit(
     lines : iterable of Line
         Paths are relative to the current folder.
     rules : mapping
-        Keywords of :class:`~remat.problem.Problem` for every line; the budget of a line takes precedence.
-    machine : Machine, optional
-        Host and links for schedules that move tensors.
+        Keywords of :class:`~remat.problem.Problem` for every line; budget and machine of a line take precedence.
     """
     costs = costs or Costs()
     loaded = lru_cache(maxsize=2)(lambda name: _load(name, costs))
-    return Audit(tuple(_audited(line, rules, costs, machine, loaded) for line in lines))
+    return Audit(tuple(_audited(line, rules, costs, loaded) for line in lines))
 
 
 def _load(name: str, costs: Costs) -> tuple[ComputeGraph, FileRecord]:
@@ -294,24 +292,24 @@ def _load(name: str, costs: Costs) -> tuple[ComputeGraph, FileRecord]:
     return load_profiled(graph, costs.file, costs.device), file_record(name, format_name)
 
 
-def _audited(line: Line, rules: Mapping[str, Any], costs: Costs, machine: Machine | None, load: Any) -> Audited:
+def _audited(line: Line, rules: Mapping[str, Any], costs: Costs, load: Any) -> Audited:
     record = CheckRecord(
         graph=FileRecord(file=line.graph), schedule=FileRecord(file=line.schedule),
         costs=None if costs.file is None else file_record(costs.file), device=costs.device,
     )  # fmt: skip
     try:
         graph, graph_file = load(line.graph)
-        problem = Problem(graph, **{**rules, **({} if line.budget is None else {"budget": line.budget})})
+        own = {"budget": line.budget, "machine": line.machine}
+        problem = Problem(graph, **{**rules, **{key: value for key, value in own.items() if value is not None}})
         schedule, format_name = read_with_format(line.schedule, graph)
         record = record.model_copy(update={"graph": graph_file, "schedule": file_record(line.schedule, format_name)})
-        all_rules = replace(problem.rules, machine=machine)
-        found = validate(graph, schedule, all_rules)
+        found = problem.validate(schedule)
         lines = [] if found.accepted else step_lines(line.schedule, format_name, schedule, graph)
         context: list[tuple[str, str]] = []
         if (decisive := found.decisive) is not None:
             if lines and decisive.step is not None:
                 context = [("in the file", f"line {lines[decisive.step]} of {line.schedule} (step {decisive.step})")]
-            context += explain(graph, schedule, decisive, all_rules)
+            context += explain(graph, schedule, decisive, problem.rules)
     except RematError as error:
         return Audited(record.model_copy(update={"error": str(error)}), error=error)
     record = record.model_copy(update={"certificate": found.as_dict()})

@@ -15,6 +15,7 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions, StopReason
 from remat.runtime.text import nearest, short
 from remat.schedule import Schedule
+from remat.schedule.certificate import Certificate
 from remat.solving.incumbents import one_line
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
@@ -150,6 +151,7 @@ class Run:
             "scope": None if answer is None else str(answer.scope),
             "source": None if answer is None else answer.source,
             "recomputations": None if found is None else found.recomputations,
+            **({} if self.problem.machine is None else _transfers(found)),
             "to_best_seconds": self.seconds_to_best,
             **{f"{part}_seconds": times.get(part) for part in ("build", "preliminary", "solve", "total")},
             "variables": None if answer is None else answer.variables,
@@ -157,6 +159,13 @@ class Run:
             "versions": {} if answer is None else dict(answer.versions),
             "message": self.error if answer is None else answer.message,
         }
+
+
+def _transfers(found: Certificate | None) -> dict[str, int | None]:
+    """Return stalls, bytes moved and the host's peak; None without a schedule."""
+    moved = None if found is None else found.transfers
+    names = ("stall", "bytes_written", "bytes_read", "host_peak")
+    return {name: None if moved is None else getattr(moved, name) for name in names}
 
 
 def run_method(
@@ -274,6 +283,7 @@ def question(problem: Problem, limits: Mapping[str, Any]) -> dict[str, Any]:
             "keep": sorted(problem.keep),
             "count_constant_memory": problem.count_constant_memory,
             **({} if problem.objective is Objective.DEFAULT else {"objective": str(problem.objective)}),
+            **({} if problem.machine is None else {"machine": problem.machine.settings}),
         },
         "limits": dict(limits),
     }

@@ -53,6 +53,10 @@ class Objective(str, metaclass=_Registry):
         Noun for the value in texts.
     verb : str
         Verb before the value: a schedule "costs" 5 or "holds" 5.
+    resource : str
+        What a larger value takes more of: "compute".
+    comparative, superlative : str
+        Adjectives of lower values: "cheaper", "cheapest".
     unit : str
         Unit of the value; empty: the cost unit of the graph.
     lower_is_better : bool
@@ -91,6 +95,9 @@ class Objective(str, metaclass=_Registry):
     key: ClassVar[str]
     word: ClassVar[str]
     verb: ClassVar[str]
+    resource: ClassVar[str] = "compute"
+    comparative: ClassVar[str] = "better"
+    superlative: ClassVar[str] = "best"
     unit: ClassVar[str] = ""
     lower_is_better: ClassVar[bool] = True
     is_memory: ClassVar[bool] = False
@@ -153,6 +160,7 @@ class _LeastCost(Objective, name="least-cost"):
     about = "within the budget"
     key = word = "cost"
     verb = "costs"
+    comparative, superlative = "cheaper", "cheapest"
     includes_cost = True
 
     def value(self, certificate: Measured) -> int:
@@ -184,6 +192,8 @@ class _LeastTime(Objective, name="least-time"):
     about = "with transfers to the host of a machine, within the budget"
     key = word = "time"
     verb = "takes"
+    resource = "time"
+    comparative, superlative = "faster", "fastest"
     needs_machine = True
 
     def value(self, certificate: Measured) -> int:

@@ -100,7 +100,7 @@ class Problem:
         except ValueError:
             raise ProblemError(f"order {order!r} is not one of fixed, free") from None
         machine = None if machine is None else Machine.of(machine)
-        objective = _objective(objective, machine)
+        objective = resolved_objective(objective, machine)
         if machine is not None:
             machine.per_second(graph)  # costs that are no times are refused here
         if isinstance(max_computes, Mapping):  # a copy, so that later changes of the mapping have no effect
@@ -329,8 +329,11 @@ class Problem:
         )
 
 
-def _objective(given: Objective | str | None, machine: Machine | None) -> Objective:
-    """Return the objective, by default the time on a machine and otherwise the cost."""
+def resolved_objective(given: Objective | str | None, machine: Machine | None) -> Objective:
+    """Return an objective, by default the time on a machine and otherwise the cost.
+
+    Raise ProblemError if it is unknown or does not go with the machine.
+    """
     if given is None:
         return Objective.DEFAULT if machine is None else Objective.LEAST_TIME
     try:

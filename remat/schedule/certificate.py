@@ -431,7 +431,7 @@ class Certificate(Findings[Violation]):
         rows.append(("cost", f"{self.cost:,} (each op once {self.base_cost:,}{overhead})"))
         rows.append(("steps", f"{self.steps:,}: {self.computes:,} computes, {self.recomputations:,} of them again"))
         if self.transfers is not None:
-            rows += self._transfer_rows(self.transfers)
+            rows += self.transfer_rows()
         if self.redundant:
             rows.append(("redundant", f"{self.redundant:,} computes of values already live"))
         if self.in_place:
@@ -440,8 +440,11 @@ class Certificate(Findings[Violation]):
             rows.append(("masked", f"{self.masked:,} contributions already made"))
         return rows + self._violation_rows()
 
-    def _transfer_rows(self, moved: Transfers) -> list[tuple[str, str]]:
-        machine = self.rules.machine
+    def transfer_rows(self) -> list[tuple[str, str]]:
+        """Return the lines about machine, transfers, host and time; none where nothing is known of them."""
+        machine, moved = self.rules.machine, self.transfers
+        if moved is None:
+            return []
         rows = [] if machine is None else [("machine", str(machine))]
         if moved.offloads or moved.fetches:
             where = "" if moved.host_peak_step is None else f" at step {moved.host_peak_step}"

@@ -105,10 +105,10 @@ class Machine:
             )
         for part in rest:
             word, _, value = part.partition("=")
-            setting = _SETTINGS.get(word.strip())
+            setting = SETTINGS.get(word.strip())
             if setting is None:
                 raise ProblemError(
-                    f"{short(part.strip())} is no setting of a machine; there are {', '.join(_SETTINGS)}", "machine"
+                    f"{short(part.strip())} is no setting of a machine; there are {', '.join(SETTINGS)}", "machine"
                 )
             machine = replace(machine, **setting(value.strip()))
         return machine
@@ -179,11 +179,16 @@ class Machine:
         if isinstance(given, Machine):
             return given
         if isinstance(given, Mapping):
-            parts = [f"{name}={value}" for name, value in given.items() if name != "preset"]
-            given = ",".join([*([str(given["preset"])] if "preset" in given else []), *parts])
+            given = cls.text_of(given)
         if not isinstance(given, str):
             raise ProblemError(f"a machine is written like pcie4,host=64GiB, not {short(given)}", "machine")
         return cls.parse(given)
+
+    @staticmethod
+    def text_of(table: Mapping[str, Any]) -> str:
+        """Return a table of settings, with the first word as ``preset``, as a text for :meth:`parse`."""
+        parts = [f"{name}={value}" for name, value in table.items() if name != "preset"]
+        return ",".join([*([str(table["preset"])] if "preset" in table else []), *parts])
 
     @property
     def settings(self) -> str:
@@ -245,7 +250,8 @@ def _duplex(text: str) -> bool:
     return text == "full"
 
 
-_SETTINGS: dict[str, Callable[[str], dict[str, Any]]] = {
+#: Fields of a machine by setting, from the text of its value.
+SETTINGS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "rate": lambda text: dict.fromkeys(("write_rate", "read_rate"), _rate(text)),
     "write": lambda text: {"write_rate": _rate(text)},
     "read": lambda text: {"read_rate": _rate(text)},

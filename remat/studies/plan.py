@@ -21,8 +21,10 @@ from remat.config.sections import ProblemSection, Section, SolveSection
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
 from remat.io.files import read_toml
+from remat.problem.problem import resolved_objective
 from remat.runtime.deadline import Clock
 from remat.runtime.solve_options import STARTS
+from remat.schedule.machine import Machine
 from remat.studies.given import outcome_of_file
 from remat.studies.instances import Instance, InstancesSection, choices, graphs_of, with_orders
 from remat.studies.solving import Outcome
@@ -276,8 +278,13 @@ def run_of(
     problem: ProblemSection, solve: SolveSection, backends: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return :attr:`Cell.run` of a problem, limits, options of solvers by backend, and options of the method."""
+    rules = problem.model_dump(mode="json", exclude={"graph", "costs", "device", "machine"})
+    machine = None if problem.machine is None else Machine.of(problem.machine)
+    rules["objective"] = str(resolved_objective(problem.objective, machine))
+    if machine is not None:
+        rules["machine"] = machine.settings
     content = {
-        "problem": problem.model_dump(mode="json", exclude={"graph", "costs", "device"}),
+        "problem": rules,
         "solve": solve.model_dump(mode="json", exclude={"warm_start"}),
         "backends": dict(backends),
     }

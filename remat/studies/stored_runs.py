@@ -161,6 +161,7 @@ def _run(method: Contestant, problem: Problem, limits: Limits) -> dict[str, Any]
         graph="-", budget=problem.budget, order=problem.order.value,
         max_computes=dict(most) if isinstance(most, Mapping) else most, keep=tuple(sorted(problem.keep)),
         count_constant_memory=problem.count_constant_memory, objective=str(problem.objective),
+        machine=None if problem.machine is None else problem.machine.settings,
     )  # fmt: skip
     time_limit, target, is_plain = _stop(limits.stop)
     backend = method.backend_name

@@ -121,11 +121,17 @@ def test_digest_covers_all_that_determines_a_solve() -> None:
         {"solve": {"time_limit": 5, "threads": 2}},
         {"problem": {"budget": ["90.1%", "80.1%"]}},
         {"problem": {"budget": ["90%", "80%"], "order": "free"}},
+        {"problem": {"budget": ["90%", "80%"], "machine": "pcie4,compute=1G"}},
         {"instances": {"generate": [{"generator": "unit-chain", "n": [6, 7]}]}},
         {"methods": [{"method": "greedy", "solve": {"start": "none"}}]},
     ):
         assert not digests & {cell.digest for cell in plan_of(**changes).cells}, changes
     assert digests > {cell.digest for cell in plan_of(methods=[{"method": "greedy", "label": "G"}]).cells}
+    fast, slow, same = (
+        [cell.digest for cell in plan_of(problem={"budget": "90%", "machine": machine}).cells]
+        for machine in ("pcie4,compute=1G", "pcie3,compute=1G", {"preset": "pcie4", "compute": "1G"})
+    )
+    assert fast == same and not set(fast) & set(slow)
 
 
 def test_random_orders_are_topological_and_repeat() -> None:
