@@ -16,6 +16,7 @@ from remat.modeling.records import (
     Cumulative,
     Domain,
     Linear,
+    NoOverlap,
     NoOverlap2D,
     Record,
     Reservoir,
@@ -169,7 +170,7 @@ class Narrowing:
                 new = self._all_different(record)
             case Reservoir():
                 new = self._reservoir(record)
-            case Cumulative() | NoOverlap2D():
+            case Cumulative() | NoOverlap() | NoOverlap2D():
                 new = record
             case _:
                 raise ModelError(f"record {record.name!r} is of unknown kind {type(record).__name__}")

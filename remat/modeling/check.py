@@ -16,6 +16,7 @@ from remat.modeling.records import (
     Cumulative,
     Domain,
     Linear,
+    NoOverlap,
     NoOverlap2D,
     Record,
     Reservoir,
@@ -138,7 +139,7 @@ def cumulative_use(record: Cumulative, values: Float) -> tuple[Int, Int]:
     return times, _sum_until(start[proper], demand, times) - _sum_until(end[proper], demand, times)
 
 
-def _intervals(record: Cumulative, values: Float) -> tuple[Int, Int, Int]:
+def _intervals(record: Cumulative | NoOverlap, values: Float) -> tuple[Int, Int, Int]:
     """Return the numbers, starts and ends of the present intervals."""
     present = np.flatnonzero(_true(record.presence, values))
     start = np.rint(values[record.start[present]]).astype(np.int64)
@@ -173,7 +174,25 @@ def _all_different(record: AllDifferent, values: Float, tolerance: float) -> Ite
         yield f": value {taken[i]} is taken {count[i]} times"
 
 
-def _no_overlap(record: NoOverlap2D, values: Float, tolerance: float) -> Iterator[str]:
+def _no_overlap(record: NoOverlap, values: Float, tolerance: float) -> Iterator[str]:
+    present, start, end = _intervals(record, values)
+    for i in np.flatnonzero(start > end):
+        yield f" interval {present[i]}: start {start[i]} is after end {end[i]}"
+    group = record.owner[present]
+    order = np.lexsort((end, start, group))
+    present, start, end, group = (x[order] for x in (present, start, end, group))
+    latest = -1  # of the group's intervals so far, that with the last end
+    for i in range(len(present)):
+        if latest >= 0 and group[latest] == group[i]:
+            if start[i] < end[latest]:
+                low, high = sorted((present[latest], present[i]))
+                yield f": intervals {low} and {high} overlap"
+            if end[i] < end[latest]:
+                continue
+        latest = i
+
+
+def _no_overlap_of_rectangles(record: NoOverlap2D, values: Float, tolerance: float) -> Iterator[str]:
     some = np.flatnonzero(_true(record.presence, values) & (record.width > 0) & (record.height > 0))
     first, second = (np.rint(values[x[some]]).astype(np.int64) for x in (record.first, record.second))
     order = np.argsort(first, kind="stable")
@@ -192,6 +211,7 @@ _CHECKS: dict[type[Record], Callable[..., Iterator[str]]] = {
     Cumulative: _cumulative,
     Domain: _domain,
     Linear: _linear,
-    NoOverlap2D: _no_overlap,
+    NoOverlap: _no_overlap,
+    NoOverlap2D: _no_overlap_of_rectangles,
     Reservoir: _reservoir,
 }

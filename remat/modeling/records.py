@@ -301,6 +301,33 @@ class AllDifferent(Record):
 
 
 @dataclass(frozen=True, eq=False)
+class NoOverlap(GroupedRecord):
+    """Of any two present intervals of a group, one ends before the other starts, or at that time.
+
+    That also holds for intervals of no length, which are therefore not strictly inside others. A present interval also
+    has ``start <= end``.
+
+    Attributes
+    ----------
+    indptr : int64 array, shape (groups + 1,)
+        Intervals ``indptr[i]:indptr[i + 1]`` belong to group ``i``.
+    start, end : int64 arrays, shape (intervals,)
+        Integer variables.
+    presence : int64 array, shape (intervals,)
+        Literals.
+    """
+
+    name: str
+    indptr: Int
+    start: Int = field(metadata=VARIABLE)
+    end: Int = field(metadata=VARIABLE)
+    presence: Int = field(metadata=LITERAL)
+
+    def detail(self) -> str:
+        return f"{len(self.start):,} intervals"
+
+
+@dataclass(frozen=True, eq=False)
 class NoOverlap2D(Record):
     """No two present rectangles ``[first, first + width) x [second, second + height)`` share a point.
 

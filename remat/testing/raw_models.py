@@ -17,6 +17,7 @@ from remat.modeling import (
     Domain,
     Linear,
     Model,
+    NoOverlap,
     NoOverlap2D,
     Record,
     Reservoir,
@@ -91,6 +92,12 @@ def _reservoir(rng: np.random.Generator) -> Record:
 
 
 def _no_overlap(rng: np.random.Generator) -> Record:
+    """Return two groups of intervals, some of no length: an end may be the start."""
+    start, end = rng.choice(INTEGERS, 5), rng.choice(INTEGERS, 5)
+    return NoOverlap("no overlap", np.array([0, 3, 5]), start, end, _literals(rng, 5))
+
+
+def _rectangles(rng: np.random.Generator) -> Record:
     """Return rectangles that barely fit into the square of positions; occasionally one has no area."""
     first, second = rng.choice(INTEGERS, 3), rng.choice(INTEGERS, 3)
     return NoOverlap2D("no overlap", first, second, rng.integers(0, 3, 3), rng.integers(1, 3, 3), _literals(rng, 3))
@@ -110,6 +117,7 @@ KINDS: dict[str, MakeRecord] = {
     "reservoir": _reservoir,
     "all different": lambda rng: AllDifferent("all different", INTEGERS),
     "no overlap": _no_overlap,
+    "no overlap of rectangles": _rectangles,
 }
 
 

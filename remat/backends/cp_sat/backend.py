@@ -9,7 +9,7 @@ from pathlib import Path
 from remat.backends.base import Availability, Backend, Run, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
 from remat.io.files import write_atomic
-from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, NoOverlap2D, Reservoir
+from remat.modeling import AllDifferent, Clauses, Cumulative, Domain, Linear, Model, NoOverlap, NoOverlap2D, Reservoir
 from remat.modeling.naming import Labels, variable_names
 from remat.runtime.processes.guard import temporary_folder
 from remat.runtime.solve_options import SolveOptions
@@ -29,7 +29,7 @@ class CpSat(Backend):
     """
 
     name = "cp-sat"
-    native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent, NoOverlap2D})
+    native = frozenset({Linear, Clauses, Domain, Cumulative, Reservoir, AllDifferent, NoOverlap, NoOverlap2D})
     nonzero_bytes = 600
     preload = (__name__, "remat.backends.cp_sat.run")
 

@@ -21,6 +21,7 @@ from remat.modeling import (
     Kind,
     Linear,
     Model,
+    NoOverlap,
     NoOverlap2D,
     Record,
     Reservoir,
@@ -111,8 +112,10 @@ class CpSatModel:
             self._cumulative(record)
         elif isinstance(record, Reservoir):
             self._reservoir(record)
-        elif isinstance(record, NoOverlap2D):
+        elif isinstance(record, NoOverlap):
             self._no_overlap(record)
+        elif isinstance(record, NoOverlap2D):
+            self._no_overlap_of_rectangles(record)
         elif isinstance(record, AllDifferent):
             expressions = self.proto.constraints.add().all_diff.exprs
             for variable in record.variable.tolist():
@@ -159,7 +162,13 @@ class CpSatModel:
         else:
             _affine(cumulative.capacity, record.capacity_variable)
 
-    def _no_overlap(self, record: NoOverlap2D) -> None:
+    def _no_overlap(self, record: NoOverlap) -> None:
+        each = zip(record.start.tolist(), record.end.tolist(), record.presence.tolist(), strict=True)
+        intervals = [self._interval(*interval) for interval in self._clock.each(each, PIECES)]
+        for first, last in itertools.pairwise(record.indptr.tolist()):
+            self.proto.constraints.add().no_overlap.intervals.extend(intervals[first:last])
+
+    def _no_overlap_of_rectangles(self, record: NoOverlap2D) -> None:
         sides: tuple[list[int], list[int]] = ([], [])
         columns = (record.first, record.width, record.second, record.height, record.presence)
         each = zip(*(column.tolist() for column in columns), strict=True)

@@ -1,6 +1,8 @@
-"""Non-overlapping rectangles, by a choice of relative position for each pair."""
+"""Non-overlapping intervals and rectangles, by a choice of relative position for each pair."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,7 +10,7 @@ from remat.modeling.bridges.base import InapplicableError
 from remat.modeling.bridges.context import LoweringContext
 from remat.modeling.bridges.literals import NEVER
 from remat.modeling.model import Kind
-from remat.modeling.records import ALWAYS, Clauses, NoOverlap2D, Record
+from remat.modeling.records import ALWAYS, Clauses, NoOverlap, NoOverlap2D, Record
 from remat.modeling.rows import difference_rows
 from remat.runtime.arrays import Float, Int
 
@@ -16,7 +18,45 @@ from remat.runtime.arrays import Float, Int
 MAX_PAIRS = 2_000_000
 
 
-def no_overlap_to_linear(record: NoOverlap2D, context: LoweringContext) -> list[Record]:
+def no_overlap_to_linear(record: NoOverlap, context: LoweringContext) -> list[Record]:
+    """State that of two intervals of a group, one ends before the other starts.
+
+    Reformulation
+    -------------
+    As :func:`rectangles_to_linear`, with two ways for each pair: ``end[i] <= start[j]`` or ``end[j] <= start[i]``.
+
+    Source
+    ------
+    :class:`NoOverlap`
+
+    Target
+    ------
+    :class:`Linear` with literals, :class:`Clauses`.
+    """
+    presence = context.fold(record.presence)
+    low, high = context.model.lower, context.model.upper
+    there = presence != NEVER
+    found = [np.zeros((0, 2), dtype=np.int64)]
+    for first, last in zip(record.indptr[:-1].tolist(), record.indptr[1:].tolist(), strict=True):
+        some = first + np.flatnonzero(there[first:last])
+        some = some[np.argsort(low[record.start[some]], kind="stable")]
+        left, right = low[record.start[some]], high[record.end[some]]
+        for k, end in enumerate(np.searchsorted(left, right).tolist()):
+            near = some[k + 1 : max(end, k + 1)]
+            found.append(np.stack([np.full(len(near), some[k]), near], axis=1))
+    pairs = np.concatenate(found)
+    if len(pairs) > MAX_PAIRS:
+        raise InapplicableError(f"at most {MAX_PAIRS:,} pairs of intervals that can overlap")
+    i, j = pairs.T
+    ways = _Ways(
+        np.stack([record.end[i], record.end[j]], axis=1), np.stack([record.start[j], record.start[i]], axis=1),
+        np.zeros((len(i), 2)),
+    )  # fmt: skip
+    proper = difference_rows(f"{record.name} length", record.end[there], record.start[there], 0, presence[there])
+    return [proper, *_one_way(record.name, (presence[i], presence[j]), ways, context)]
+
+
+def rectangles_to_linear(record: NoOverlap2D, context: LoweringContext) -> list[Record]:
     """State that one of two rectangles lies left of, right of, below or above the other.
 
     Reformulation
@@ -37,16 +77,31 @@ def no_overlap_to_linear(record: NoOverlap2D, context: LoweringContext) -> list[
     """
     presence = context.fold(record.presence)
     i, j = _pairs(record, context)
-    low, high = context.model.lower, context.model.upper
     # for each way: lower rectangle, upper one, their positions in that coordinate, and the length of the lower one
-    ways = [
-        (a, b, place[a], place[b], size[a])
+    each = [
+        (place[a], place[b], size[a])
         for place, size in ((record.first, record.width), (record.second, record.height))
         for a, b in ((i, j), (j, i))
     ]
-    before, after, length = (np.stack([way[k] for way in ways], axis=1) for k in (2, 3, 4))
+    ways = _Ways(*(np.stack([way[k] for way in each], axis=1) for k in range(3)))
+    return _one_way(record.name, (presence[i], presence[j]), ways, context)
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """Ways to separate each pair: ``before + length <= after``; arrays of shape (pairs, ways)."""
+
+    before: Int
+    after: Int
+    length: Float | Int
+
+
+def _one_way(name: str, presence: tuple[Int, Int], ways: _Ways, context: LoweringContext) -> list[Record]:
+    """Return records by which one of the ways separates each pair of which both are present."""
+    low, high = context.model.lower, context.model.upper
+    before, after, length = ways.before, ways.after, ways.length
     possible = low[before] + length <= high[after]
-    always = (presence[i] == ALWAYS) & (presence[j] == ALWAYS)
+    always = (presence[0] == ALWAYS) & (presence[1] == ALWAYS)
     pair_of_two = always & (possible.sum(axis=1) == 2)
     number = np.cumsum(possible, axis=1) - 1  # of each way among those of its pair
     owned = possible & ~(pair_of_two[:, None] & (number == 1))
@@ -58,26 +113,23 @@ def no_overlap_to_linear(record: NoOverlap2D, context: LoweringContext) -> list[
         return np.where(np.isnan(x) | np.isnan(y), np.nan, (x + distance <= y + 0.5).astype(np.float64))
 
     literal = np.full(possible.shape, NEVER, dtype=np.int64)
-    literal[own] = context.add_vars(f"{record.name} apart", len(sooner), Kind.BOOLEAN, (0, 1), complete)
+    literal[own] = context.add_vars(f"{name} apart", len(sooner), Kind.BOOLEAN, (0, 1), complete)
     second = pair_of_two[:, None] & possible & (number == 1)
     literal[second] = ~literal[pair_of_two[:, None] & possible & (number == 0)]
 
     row, column = np.nonzero(possible)
     way = row, column
-    rows = difference_rows(f"{record.name} order", after[way], before[way], length[way], literal[way])
+    rows = difference_rows(f"{name} order", after[way], before[way], length[way], literal[way])
     open_pairs = np.flatnonzero(~pair_of_two)
-    place = np.full(len(i), -1)
+    place = np.full(len(possible), -1)
     place[open_pairs] = np.arange(len(open_pairs))
     mine = place[row] >= 0
     groups, literals = [place[row[mine]]], [literal[row, column][mine]]
-    for who in (i, j):
-        absent = presence[who[open_pairs]] != ALWAYS
+    for who in presence:
+        absent = who[open_pairs] != ALWAYS
         groups.append(np.flatnonzero(absent))
-        literals.append(~presence[who[open_pairs]][absent])
-    clauses = Clauses.grouped(
-        f"{record.name} one way", np.concatenate(groups), np.concatenate(literals), len(open_pairs)
-    )
-    return [rows, clauses]
+        literals.append(~who[open_pairs][absent])
+    return [rows, Clauses.grouped(f"{name} one way", np.concatenate(groups), np.concatenate(literals), len(open_pairs))]
 
 
 def _pairs(record: NoOverlap2D, context: LoweringContext) -> tuple[Int, Int]:
