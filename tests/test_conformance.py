@@ -98,6 +98,7 @@ QUICK_BACKENDS = {
     "minizinc:cp-sat": {"says_whether_it_is_ready", "cumulative", "takes_hints", "stops_when_asked"},
     "pyomo:cbc": {check.__name__ for check in BACKEND_CHECKS} - {
         "enforced", "clauses", "domain", "cumulative", "variable_capacity", "reservoir", "all_different", "no_overlap",
+        "no_overlap_of_rectangles",
         "empty_models", "no_objective", "implied_variables",
         "stops_when_asked",  # reports solutions only at its end
     },

@@ -182,14 +182,14 @@ def _no_overlap(record: NoOverlap, values: Float, tolerance: float) -> Iterator[
     order = np.lexsort((end, start, group))
     present, start, end, group = (x[order] for x in (present, start, end, group))
     latest = -1  # of the group's intervals so far, that with the last end
-    for i in range(len(present)):
-        if latest >= 0 and group[latest] == group[i]:
-            if start[i] < end[latest]:
-                low, high = sorted((present[latest], present[i]))
+    for this in range(len(present)):
+        if latest >= 0 and group[latest] == group[this]:
+            if start[this] < end[latest]:
+                low, high = sorted((present[latest], present[this]))
                 yield f": intervals {low} and {high} overlap"
-            if end[i] < end[latest]:
+            if end[this] < end[latest]:
                 continue
-        latest = i
+        latest = this
 
 
 def _no_overlap_of_rectangles(record: NoOverlap2D, values: Float, tolerance: float) -> Iterator[str]:

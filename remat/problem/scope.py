@@ -73,6 +73,8 @@ class Restriction(StrEnum):
     """Limits of the problem itself, where they differ between ops: no restriction for that problem."""
     FILLED_ONCE = "each accumulation buffer filled once"
     """No buffer is dropped and filled again."""
+    CONTRIBUTE_ONCE = "each op that contributes to an accumulation buffer runs once"
+    """No buffer is filled again, and no such op runs again for another output."""
     COMPOSITES = "groups of ops run by their given options"
     """Ops run in groups, each group by one of its options."""
     POLICIES = "selective checkpointing of the given regions"
@@ -88,6 +90,8 @@ class Limit(StrEnum):
 
     COST = "cost"
     STAGES = "stages"
+    FETCHES = "fetches"
+    WRITES = "writes"
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,8 @@ class AtMost:
 
     Examples
     --------
-    >>> str(AtMost(Limit.COST, 12000)), str(AtMost(Limit.STAGES, 3))
-    ('cost at most 12,000', 'at most 3 stages, each in the reference order')
+    >>> print(AtMost(Limit.COST, 12000), AtMost(Limit.STAGES, 3), AtMost(Limit.FETCHES, 2), sep="; ")
+    cost at most 12,000; at most 3 stages, each in the reference order; at most 2 fetches of each tensor
     """
 
     limit: Limit
@@ -106,7 +110,11 @@ class AtMost:
     def __str__(self) -> str:
         if self.limit is Limit.COST:
             return f"cost at most {self.most:,}"
-        return f"at most {self.most} stages, each in the reference order"
+        if self.limit is Limit.STAGES:
+            return f"at most {self.most} stages, each in the reference order"
+        one = {Limit.FETCHES: "fetch", Limit.WRITES: "write"}[self.limit]
+        plural = "" if self.most == 1 else "es" if self.limit is Limit.FETCHES else "s"
+        return f"at most {self.most} {one}{plural} of each tensor"
 
 
 #: Every schedule of the graph, under any rules.

@@ -71,11 +71,25 @@ def time_schedule(run: Simulation, machine: Machine) -> Timing:
     >>> timing.time, timing.stall, timing.start.tolist()
     (8, 3, [0, 1, 2, 4, 4, 5, 6, 7])
     """
-    graph, arrays = run.graph, run.graph.arrays
-    write, read = ([time or 0 for time in times] for times in machine.transfer_times(graph))  # 0 if unused, no link
+    write, read = ([time or 0 for time in times] for times in machine.transfer_times(run.graph))  # 0 if unused, no link
     if (missing := first_without_link(run, machine)) is not None:
         raise ProblemError(missing[1], "no-link")
-    cost = arrays.cost.tolist()
+    durations = Durations(run.graph.arrays.cost.tolist(), write, read)
+    return time_streams(run, durations, full_duplex=machine.full_duplex)
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Times of computes and transfers, in any unit: lists by op and by tensor."""
+
+    compute: list[int]
+    write: list[int]
+    read: list[int]
+
+
+def time_streams(run: Simulation, durations: Durations, *, full_duplex: bool) -> Timing:
+    """Return the times of a valid schedule by the rules of :func:`time_schedule`, in the unit of the durations."""
+    arrays, cost = run.graph.arrays, durations.compute
     touched = [
         (*reads, *writes)
         for reads, writes in zip(arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists(), strict=True)
@@ -89,7 +103,7 @@ def time_schedule(run: Simulation, machine: Machine) -> Timing:
             frees[step].append(tensor)
 
     device, links = 0, [0, 0]
-    out, back = 0, int(machine.full_duplex)  # positions in `links`
+    out, back = 0, int(full_duplex)  # positions in `links`
     written: dict[int, int] = {}
     arrival: dict[int, int] = {}  # of tensors that nothing has waited for
     times: list[tuple[int, int]] = []
@@ -109,10 +123,10 @@ def time_schedule(run: Simulation, machine: Machine) -> Timing:
             device = end = start + cost[op]
         elif kind == StepKind.OFFLOAD:
             start = max(device, links[out])
-            written[tensor] = links[out] = end = start + write[tensor]
+            written[tensor] = links[out] = end = start + durations.write[tensor]
         elif kind == StepKind.FETCH:
             start = max(device, links[back], written.get(tensor, 0))
-            arrival[tensor] = links[back] = end = start + read[tensor]
+            arrival[tensor] = links[back] = end = start + durations.read[tensor]
         else:
             wait(tensor)
             start = end = device
@@ -120,8 +134,9 @@ def time_schedule(run: Simulation, machine: Machine) -> Timing:
         for freed in frees.get(step, ()):
             wait(freed)
     last = max([device, *arrival.values()])
+    work = sum(each * times for each, times in zip(cost, run.counts.tolist(), strict=True))
     start_times, end_times = np.array(times, dtype=np.int64).reshape(-1, 2).T
-    return Timing(start_times, end_times, last, last - run.cost)
+    return Timing(start_times, end_times, last, last - work)
 
 
 def first_without_link(run: Simulation, machine: Machine) -> tuple[int, str] | None:
