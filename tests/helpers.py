@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import getitem
@@ -58,7 +58,7 @@ def answer(formulation: Formulation, backend: Backend | None = None, seconds: fl
 
 
 def solved(formulation: Formulation, backend: Backend | None = None) -> int | None:
-    """Return the proved least cost, None if infeasible; certify the schedule and encode it again."""
+    """Return the proved optimum, None if infeasible; certify the schedule and encode it again."""
     problem, raw = formulation.problem, answer(formulation, backend)
     if raw.status is Status.INFEASIBLE:
         return None
@@ -66,11 +66,12 @@ def solved(formulation: Formulation, backend: Backend | None = None) -> int | No
     model, schedule = formulation.build(), formulation.decode(raw.values)
     certificate = accepted(problem, schedule)
     assert violations(model, raw.values) == []
-    assert certificate.cost == raw.objective == raw.bound
+    value = problem.value(certificate)
+    assert value == raw.objective == raw.bound
     again = formulation.encode(schedule)
     assert violations(model, again) == []
-    assert judged(problem, formulation.decode(again)).cost <= certificate.cost
-    return certificate.cost
+    assert problem.value(judged(problem, formulation.decode(again))) <= value
+    return value
 
 
 def steps(words: str | Iterable[str], **header: Any) -> Schedule:
@@ -144,7 +145,7 @@ def wait_for_files(folder: Path, names: list[str]) -> None:
     assert sorted(path.name for path in folder.iterdir()) == names
 
 
-def some_slow(seeds: range, quick: int) -> list[Any]:
+def some_slow(seeds: Sequence[int], quick: int) -> list[Any]:
     """Return the seeds as parameters; all but the first `quick` are marked slow."""
     return [*seeds[:quick], *(pytest.param(seed, marks=pytest.mark.slow) for seed in seeds[quick:])]
 

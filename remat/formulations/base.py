@@ -126,7 +126,8 @@ class Formulation(ABC):
         """Return the scope in which the optimum of the model is optimal."""
 
     most_cost: int | None = None
-    """Cost above which schedules may be left out of the model; most formulations ignore it. None: no limit."""
+    """Cost, or time with a machine, above which schedules may be left out of the model; most formulations ignore it.
+    None: no limit."""
 
     def leave_out_above(self, cost: int | None) -> None:
         """Lower :attr:`most_cost` to the cost of a known schedule, if any; call it before any other method."""

@@ -76,7 +76,8 @@ class ModelSolve:
             formulation = make_formulation(self.kind, self.problem, self.options)
             formulation.deadline = self.call.deadline
             given = self._given(warm_start)
-            limit = session.value if self.proves and session.problem.objective.includes_cost else None
+            limits_value = session.problem.objective.includes_cost or self.kind.moves
+            limit = session.value if self.proves and limits_value else None
             if limit is not None and given is not None:
                 limit = max(limit, given.certificate.cost)
             formulation.leave_out_above(limit)

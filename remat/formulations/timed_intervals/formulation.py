@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Values
 from remat.formulations.timed_intervals.layout import TimedIntervalsOptions, TimedLayout
 from remat.formulations.timed_intervals.programs import ProgramEncoder, decoded, program_of
@@ -61,6 +62,7 @@ class TimedIntervals(Formulation):
         (13) an instance of each tensor to keep has the largest l
         (14) an accumulation buffer is allocated before its writers start and complete when they end
         (15) e ≤ T and z ≤ T; implied: sums of w, of τ^r, and of τ^w are at most T
+        (16) implied: each recomputation, fetch and write serves one of (5), (8), (9) and (13)
 
     p, d, (11) and (12) are only there if the capacity of the host is less than the bytes of all tensors it may get.
 
@@ -94,6 +96,10 @@ class TimedIntervals(Formulation):
 
     def __init__(self, problem: Problem, options: TimedIntervalsOptions | None = None) -> None:
         super().__init__(problem)
+        if problem.machine is None:
+            raise ProblemError(
+                f"formulation {self.name!r} states the time on a machine; give the problem one", "no-machine"
+            )
         self.options = options or TimedIntervalsOptions()
         self.scale = MemoryScale.of(problem, standing_buffers(problem)[1])
 

@@ -90,15 +90,19 @@ class TimedLayout:
     """
 
     def __init__(self, problem: Problem, options: TimedIntervalsOptions) -> None:
-        self.problem, self.options = problem, options
+        assert problem.machine is not None
+        self.problem, self.options, self.machine = problem, options, problem.machine
         tables = NodeTables.of_ops(problem)
         tables = replace(tables, limit=allowed_computes(problem, options.copies))
         at = self.copies = IntervalsLayout(tables, OrderRule.FREE, options.copies)
-        write, read = self._transfer_times(problem)
+        write, read = (
+            np.array([-1 if time is None else time for time in times], dtype=np.int64)
+            for times in self.machine.transfer_times(problem.graph)
+        )
         uses = np.bincount(at.read.tensor, minlength=len(tables.size)) + tables.kept
         size = problem.graph.arrays.size
         movable = (write >= 0) & (read >= 0) & (size > 0) & (np.bincount(at.made.tensor, minlength=len(size)) > 0)
-        host = None if problem.machine is None else problem.machine.host
+        host = self.machine.host
         if host is not None:
             movable &= size <= host
         self.needed_fetches = np.where(movable, uses, 0)
@@ -113,15 +117,6 @@ class TimedLayout:
         self.fetches = Transfers.of(fetches, self.in_ticks(read))
         self.horizon = int(self.duration.sum() + self.writes.time.sum() + self.fetches.time.sum())
         self._pair(len(size))
-
-    @staticmethod
-    def _transfer_times(problem: Problem) -> tuple[Int, Int]:
-        """Return the times to write and to read each tensor in cost units; -1: impossible."""
-        none = np.full(len(problem.graph.tensors), -1, dtype=np.int64)
-        if problem.machine is None:
-            return none, none
-        write, read = problem.machine.transfer_times(problem.graph)
-        return tuple(np.array([-1 if time is None else time for time in times], np.int64) for times in (write, read))  # type: ignore[return-value]
 
     def in_ticks(self, time: Int) -> Int:
         """Return times of work in ticks."""

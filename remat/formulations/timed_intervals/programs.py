@@ -11,6 +11,7 @@ from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.timed_intervals.rows import TimedRows
 from remat.problem import Problem
+from remat.problem.op_sequence import standing_buffers
 from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 from remat.schedule.schedule import StepKind
@@ -95,28 +96,38 @@ def decoded(rows: TimedRows, values: Values) -> Program:
     discards come first: what is issued then may need their memory.
     """
     at, x = rows.layout, rows.x
-    number = values.round().astype(np.int64)
+    tables, number = at.copies.tables, values.round().astype(np.int64)
     runs = np.flatnonzero(number[x.active.index])
     runs = runs[np.argsort(number[x.start[runs]], kind="stable")]
     start, finish = number[x.start[runs]], number[x.finish[runs]]
     exists = np.concatenate([number[x.active[at.copies.made.copy]], number[x.fetched.index]]) > 0
-    end = number[x.end.index]
-    freed = np.flatnonzero(exists & (end < rows.end_of_time))
+    spent, adder = _fleeting(rows.problem, at.copies.copy_node[runs])
+    end = np.concatenate([number[x.end[exists]], number[x.buffer_end.index], finish[adder]])
+    gone = np.concatenate([at.instance_tensor[exists], tables.buffers, spent])
+    gone, end = gone[end < rows.end_of_time], end[end < rows.end_of_time]
     fetched, copied = np.flatnonzero(number[x.fetched.index]), np.flatnonzero(number[x.copied.index])
     read_start, write_start = number[x.read_start[fetched]], number[x.write_start[copied]]
     discarded = copied if at.is_limited else copied[:0]
+    discard = number[x.discard[discarded]]
     # time, rank at one time, time of its own, kind, target
     steps = [
-        (at.gap_after(start, finish, end[freed]), 0, end[freed], FREE, at.instance_tensor[freed]),
-        (at.gap_after(start, finish, number[x.discard[discarded]]), 0, number[x.discard[discarded]], DISCARD,
-         at.writes.tensor[discarded]),
+        (at.gap_after(start, finish, end), 0, end, FREE, gone),
+        (at.gap_after(start, finish, discard), 0, discard, DISCARD, at.writes.tensor[discarded]),
         (at.gap_before(start, finish, write_start), 1, write_start, OFFLOAD, at.writes.tensor[copied]),
         (at.gap_before(start, finish, read_start), 1, read_start, FETCH, at.fetches.tensor[fetched]),
         (start, 2, start, COMPUTE, at.copies.copy_node[runs]),
-    ]  # fmt: skip
+    ]
     columns = [np.concatenate(each) for each in zip(*(np.broadcast_arrays(*step) for step in steps), strict=True)]
     order = np.lexsort(columns[2::-1])
     return Program(columns[3][order].tolist(), columns[4][order].tolist())
+
+
+def _fleeting(problem: Problem, ops: Int) -> tuple[Int, Int]:
+    """Return accumulation buffers that nothing reads, with the positions in `ops` of those that contribute to them."""
+    arrays = problem.graph.arrays
+    fleeting = (arrays.producers.counts > 1) & ~standing_buffers(problem)[0]
+    position, place = arrays.op_outputs.where(fleeting).entries(ops)
+    return arrays.op_outputs.where(fleeting).indices[place], position
 
 
 class ProgramEncoder:
@@ -139,8 +150,6 @@ class ProgramEncoder:
         """Set the dependent times of what is not used."""
         x, at, values = self.x, self.layout, self.values
         values[x.finish.index] = values[x.start.index] + at.duration
-        for block in (x.end, x.buffer_start, x.buffer_end):
-            values[block.index] = 0
         values[x.discard.index] = values[x.written[: len(x.discard)]]
 
     def _pairs(self) -> None:
@@ -167,8 +176,7 @@ class ProgramEncoder:
             at.in_ticks(problem.graph.arrays.cost).tolist(),
             *(_by_tensor(each.tensor, each.time, len(problem.kept)) for each in (at.writes, at.fetches)),
         )
-        machine = problem.machine
-        timing = time_streams(run, durations, full_duplex=machine is None or machine.full_duplex)
+        timing = time_streams(run, durations, full_duplex=at.machine.full_duplex)
         self.used = np.zeros(len(problem.graph.ops), dtype=np.int64)
         self.fetches, self.writes = ([0] * len(problem.kept) for _ in range(2))
         self.now: dict[int, int] = {}  # the instance of each tensor that is live, and the write of its copy

@@ -50,7 +50,9 @@ class TimedRows:
         self._add_transfers("write_start", "written", at.writes.time)
         model.integers("reserve", hosted, 0, h)
         model.integers("discard", hosted, 0, np.maximum(h, at.writes.time[:hosted]))
-        model.integers("end", len(at.instance_tensor), 0, self.end_of_time)
+        made = at.copies.made.copy
+        least = np.concatenate([(first + at.duration)[made], np.zeros(fetches, dtype=np.int64)])
+        model.integers("end", len(least), least, np.maximum(self.end_of_time, least))
         model.booleans("cover", len(at.read_pair))
         model.booleans("origin", len(at.origin_write))
         model.booleans("source", len(at.source_fetch))
@@ -58,8 +60,8 @@ class TimedRows:
         buffers = len(at.copies.tables.buffers)
         model.integers("buffer_start", buffers, 0, h)
         model.integers("buffer_end", buffers, 0, self.end_of_time)
-        least = self.problem.graph.base_cost
-        model.integers("time", 1, least, max(least, most_time))
+        base = self.problem.graph.base_cost
+        model.integers("time", 1, base, max(base, most_time))
 
     def _add_transfers(self, start: str, end: str, time: Int) -> None:
         """Add blocks of starts and ends; a transfer that takes longer than the horizon is never used."""
@@ -105,6 +107,7 @@ class TimedRows:
         steps = [
             self._durations, self._instances, self._sequences, self._reads, self._streams, self._writes, self._fetches,
             self._memory, self._host, self._keep, self._buffers, self._loads,
+            self._uses,
         ]  # fmt: skip
         for step in deadline.each(steps, 1):
             step()
@@ -168,13 +171,13 @@ class TimedRows:
 
     def _streams(self) -> None:
         """Add (6): computes do not overlap, nothing is issued during one, and transfers on one link do not overlap."""
-        x, machine = self.x, self.problem.machine
+        x = self.x
         points = np.concatenate([x.issue.index, x.reserve.index])
         issued = np.concatenate([x.fetched.index, x.copied.index[: len(x.reserve)]])
         reads = (x.read_start.index, x.arrival.index, x.fetched.index)
         writes = (x.write_start.index, x.written.index, x.copied.index)
         links = [reads, writes]
-        if machine is not None and not machine.full_duplex:
+        if not self.layout.machine.full_duplex:
             links = [tuple(np.concatenate(each) for each in zip(reads, writes, strict=True))]  # type: ignore[list-item]
         computes = (
             np.concatenate([x.start.index, points]), np.concatenate([x.finish.index, points]),
@@ -223,11 +226,9 @@ class TimedRows:
 
     def _host(self) -> None:
         """Add (11), copies on the host, and (12), its memory."""
-        at, x, machine = self.layout, self.x, self.problem.machine
-        if not at.is_limited:
+        at, x = self.layout, self.x
+        if not at.is_limited or at.machine.host is None:
             return
-        assert machine is not None
-        assert machine.host is not None
         self._add("(11) reserved before", x.write_start.index, x.reserve.index)
         self._add("(11) discarded when written", x.discard.index, x.written.index)
         later = np.flatnonzero(at.writes.rank > 0)
@@ -236,9 +237,14 @@ class TimedRows:
         unit = int(np.gcd.reduce(size)) or 1
         self.model.add(
             Cumulative(
-                "(12) host memory", x.reserve.index, x.discard.index, size // unit, x.copied.index, machine.host // unit
+                "(12) host memory",
+                x.reserve.index,
+                x.discard.index,
+                size // unit,
+                x.copied.index,
+                at.machine.host // unit,
             )
-        )
+        )  # fmt: skip
 
     def _keep(self) -> None:
         """Add (13): an instance of each tensor to keep lives to the end."""
@@ -271,7 +277,7 @@ class TimedRows:
 
     def _loads(self) -> None:
         """Add (15): the time covers all computes and reads; implied rows state the load of each stream."""
-        at, x, machine = self.layout, self.x, self.problem.machine
+        at, x = self.layout, self.x
         last = at.first_copies[-1:] if self.problem.order is OrderRule.FIXED else at.first_copies
         for name, end, literal in (
             ("first computes", x.finish[last], self.active[last]),
@@ -286,9 +292,27 @@ class TimedRows:
         computes = (0, x.active.index, -at.duration)
         loads: list[list[Term]] = [[computes]]
         moves = [self._load(x.fetched.index, at.fetches), self._load(x.copied.index, at.writes)]
-        loads += [moves] if machine is not None and not machine.full_duplex else [[move] for move in moves]
+        loads += [[move] for move in moves] if at.machine.full_duplex else [moves]
         for load in loads:
             self.model.add(rows_from("(15) load", (0, x.time.index, at.ticks), *load, num_rows=1, lower=1 - at.ticks))
+
+    def _uses(self) -> None:
+        """Add (16): recomputations, fetches and writes serve a read, a write, a fetch or the end."""
+        at, x = self.layout, self.x
+        made = at.copies.made.copy
+        instances = np.concatenate([at.read_instance, at.origin_instance, at.kept])
+        literal = np.concatenate([x.cover.index, x.origin.index, x.keep.index])
+        computed = instances < len(made)
+        copy = made[instances[computed]]
+        again = at.copies.copy_rank[copy] > 0
+        for name, what, owner, uses in (
+            ("recomputations", x.active.index[at.copies.copy_rank > 0],
+             (np.cumsum(at.copies.copy_rank > 0) - 1)[copy[again]], literal[computed][again]),
+            ("fetches", x.fetched.index, instances[~computed] - len(made), literal[~computed]),
+            ("writes", x.copied.index, at.source_write, x.source.index),
+        ):  # fmt: skip
+            groups, literals = np.concatenate([owner, np.arange(len(what))]), np.concatenate([uses, ~what])
+            self.model.add(Clauses.grouped(f"(16) {name} are used", groups, literals, len(what)))
 
     @staticmethod
     def _load(literal: Int, transfers: Transfers) -> Term:
