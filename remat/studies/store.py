@@ -181,13 +181,19 @@ class Store:
         t = self._tables
         self._attempt(lambda connection: connection.execute(t.members.delete().where(t.members.c.study == study)))
 
-    def enter(self, study: str, instance: Instance, cell: Cell, owner: str) -> Result | None:
-        """Add a cell to a study; return its result, or claim it for `owner`, also if another runner has it."""
-        self._write("graphs", instance.digest, instance.text)
-        t = self._tables
-        mine = t.cells.c.digest == cell.digest
+    def enter(
+        self, study: str, instance: Instance, cell: Cell, owner: str, *, stale: float = STALE, take: bool = False
+    ) -> Result | bool:  # fmt: skip
+        """Add a cell to a study; return its result, or True if it is claimed for `owner`.
 
-        def work(connection: Connection) -> bool:
+        Return False if another runner has it, with a heartbeat in the last `stale` seconds; `take` claims it even then.
+        """
+        self._write("graphs", instance.digest, instance.text)
+        t, now = self._tables, self._tables.now(self._engine)
+        mine = t.cells.c.digest == cell.digest
+        free = self._sql.or_(t.cells.c.state != "running", t.cells.c.owner == owner, t.cells.c.heartbeat < now - stale)
+
+        def work(connection: Connection) -> str | bool:
             state = connection.execute(self._sql.select(t.cells.c.state).where(mine)).scalar()
             if state is None:
                 self._insert(connection, t.cells, [self._new(cell, None)])
@@ -196,12 +202,12 @@ class Store:
                 position = max((row.position for row in members), default=-1) + 1
                 self._insert(connection, t.members, [_member(study, position, cell)])
             if state == "done":
-                return True
-            claimed = {"state": "running", "owner": owner, "heartbeat": t.now(self._engine)}
-            connection.execute(t.cells.update().where(mine).values(**claimed))
-            return False
+                return "done"
+            change = t.cells.update().where(mine, t.cells.c.state != "done", *([] if take else [free]))
+            return bool(connection.execute(change.values(state="running", owner=owner, heartbeat=now)).rowcount)
 
-        return self.results(study, only=cell)[0] if self._attempt(work) else None
+        entered = self._attempt(work)
+        return self.results(study, only=cell)[0] if isinstance(entered, str) else entered
 
     def keep(self, schedule: str) -> str:
         """Write a schedule file, and return its digest."""

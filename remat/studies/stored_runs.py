@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -31,9 +32,16 @@ from remat.studies.store import Result as StoredResult
 
 _T = TypeVar("_T")
 
+#: Seconds between two checks of a run that another runner has in progress.
+PAUSE = 0.5
+#: Seconds to wait for it beyond its time limit, and in place of the limit if it has none.
+GRACE, LONGEST_WAIT = 10.0, 600.0
+
 
 class StudyRuns:
     """Study that receives the runs of an experiment, and answers those that the store has.
+
+    A run that another runner has in progress is awaited, up to its time limit and :data:`GRACE` seconds.
 
     It is the `store` of :func:`remat.experiments.compare.compare`, :func:`remat.frontier` and :func:`remat.max_batch`.
     The cells of an earlier experiment of that name leave the study; their results stay in the store.
@@ -50,7 +58,7 @@ class StudyRuns:
     Attributes
     ----------
     asked, reused : int
-        Number of runs, and of those that the store had.
+        Number of runs, and of those that the store had, or that another runner finished meanwhile.
     faults : list of str
         Reasons why runs could not be stored; after the first, no other is.
 
@@ -73,6 +81,7 @@ class StudyRuns:
         self.asked = self.reused = 0
         self.faults = list[str]()
         self._owner = secrets.token_hex(8)
+        self._stale = stale
         self._heartbeat = Heartbeat(self.store, self._owner, stale)
         self._instance: Instance | None = None
         self._entered: dict[str, Cell] = {}
@@ -126,11 +135,21 @@ class StudyRuns:
             return None
 
     def _enter(self, cell: Cell, graph: ComputeGraph) -> StoredResult | None:
+        """Return the result of a cell, or claim it; wait while another runner solves it.
+
+        The wait is bounded, since that runner may wait for a claim of this one.
+        """
         self._entered[cell.digest] = cell
-        found = self.store.enter(self.name, self._at(graph), cell, self._owner)
-        if found is None:
-            self._heartbeat.hold(cell.digest)
-        return found
+        until = time.monotonic() + GRACE + (LONGEST_WAIT if cell.time_limit is None else cell.time_limit)
+        while True:
+            take = time.monotonic() >= until
+            found = self.store.enter(self.name, self._at(graph), cell, self._owner, stale=self._stale, take=take)
+            if found is True:
+                self._heartbeat.hold(cell.digest)
+                return None
+            if found:
+                return found
+            time.sleep(PAUSE)
 
     def _finish(self, cell: Cell, run: Run) -> None:
         self._heartbeat.drop(cell.digest)

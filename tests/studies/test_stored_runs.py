@@ -1,9 +1,11 @@
 """Runs of comparisons, frontiers and largest batches as cells of studies."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from remat import Problem, frontier, max_batch
 from remat.backends.highs import Highs
 from remat.experiments.compare import compare
 from remat.experiments.contestant import Contestant
+from remat.experiments.runs import Limits
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervalsOptions
 from remat.graphs.batch_scaling import AffineGraph
@@ -25,6 +28,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.heuristics.greedy import Greedy
 from remat.solving.progress import Progress
+from remat.studies import stored_runs
 from remat.studies.plan import Plan
 from remat.studies.solving import solve_here
 from remat.studies.store import Store
@@ -115,6 +119,44 @@ def test_run_in_progress_keeps_its_claim(store: Store) -> None:
     with StudyRuns(store, "mine", stale=0.3) as runs:
         compare(CHAIN, ["80%"], ["greedy"], store=runs, watch=watch)
         assert seen == [[]]
+        assert store.counts("mine")["done"] == 1
+
+
+def test_run_in_progress_elsewhere_is_awaited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other runner finishes while this one waits, so that no run is solved twice."""
+    monkeypatch.setattr(stored_runs, "PAUSE", 0.05)
+    other, solved, done = StudyRuns(store, "theirs"), threading.Event(), list[int]()
+
+    @contextmanager
+    def watch(_title: str) -> Iterator[Callable[[Progress], object]]:
+        solved.set()
+        time.sleep(0.3)
+        yield lambda _progress: None
+
+    with Store(store.url.render_as_string()) as second:
+        runs = StudyRuns(second, "mine")
+
+        def compare_again() -> None:
+            solved.wait()
+            done.extend(run.result.cost or 0 for run in compare(CHAIN, ["80%"], ["greedy"], store=runs).runs)
+
+        thread = threading.Thread(target=compare_again)
+        thread.start()
+        first = compare(CHAIN, ["80%"], ["greedy"], store=other, watch=watch)
+        thread.join()
+        assert (runs.asked, runs.reused) == (1, 1)
+        assert done == [run.result.cost for run in first.runs]
+
+
+def test_run_that_never_finishes_elsewhere_is_solved_here(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_runs, "PAUSE", 0.05)
+    monkeypatch.setattr(stored_runs, "GRACE", 0.2)
+    with StudyRuns(store, "theirs") as other:
+        limits = Limits(0.1, ONE)
+        assert other.find(Contestant.parse("greedy"), replace(CHAIN, budget="80%"), limits, None) is None
+        runs = StudyRuns(store, "mine")
+        compare(CHAIN, ["80%"], ["greedy"], store=runs, stop=0.1, options=ONE)
+        assert (runs.asked, runs.reused) == (1, 0)
         assert store.counts("mine")["done"] == 1
 
 
