@@ -17,10 +17,11 @@ from remat.runtime.deadline import Deadline
 
 
 @dataclass(frozen=True)
-class _Stage:
+class Stage:
     """Variables of the stage after the first compute at position `since` (−1: from the start), up to that at `until`.
 
-    `again` contains the variable of each op, `live` and `through` those of each tensor; −1 where there is none.
+    `again` contains the variable of each op, `live` and `through` those of each tensor; −1 where there is none. `here`
+    is `live`, and `read` has no variables, but with a host memory (:mod:`remat.bounds.transfer_relaxation`).
     """
 
     since: int
@@ -28,6 +29,8 @@ class _Stage:
     again: Int
     live: Int
     through: Int
+    here: Int
+    read: Int
 
 
 @dataclass(eq=False)
@@ -100,22 +103,36 @@ class StageRelaxation:
         self._budget = problem.budget_bytes - problem.constant_bytes
         model = Model("stage relaxation")
         n = len(arrays.cost)
-        stages: list[_Stage] = []
+        stages: list[Stage] = []
         for since, until in clock.each(pairwise([-1, *self.events, n]), 1):
             stage = self._variables(model, since, until)
             before = stages[-1] if stages else None
             stages.append(stage)
-            model.add(self._requests(stage, before), self._needs(stage, before))
+            model.add(self._requests(stage, before), self._needs(stage, before), *self._transfers(stage, before))
             if until < n:
                 model.add(self._memory(stage), *self._retention(stage, before))
                 self._during(model, stage)
         clock.check()
         self.live = [stage.live for stage in stages if stage.until < n]
-        model.add(self._refills(stages), self._limits(stages))
-        again = np.concatenate([stage.again for stage in stages])
-        op = np.tile(np.arange(n), len(stages))[again >= 0]
-        model.minimize(again[again >= 0], arrays.cost[op] // self.unit)
+        model.add(self._refills(stages), self._limits(stages), *self._afterwards(model, stages))
+        index, cost = self._costs(model, stages)
+        model.minimize(index, cost)
         return model
+
+    def _afterwards(self, model: Model, stages: list[Stage]) -> list[Linear]:
+        """Return the rows of what happens after each event as a whole: none here."""
+        return []
+
+    def _transfers(self, stage: Stage, before: Stage | None) -> list[Linear]:
+        """Return the rows of a host memory: none here."""
+        return []
+
+    def _costs(self, model: Model, stages: list[Stage]) -> tuple[Int, Int]:
+        """Return variables and their costs in `unit`."""
+        arrays = self.problem.graph.arrays
+        again = np.concatenate([stage.again for stage in stages])
+        op = np.tile(np.arange(len(arrays.cost)), len(stages))[again >= 0]
+        return again[again >= 0], arrays.cost[op] // self.unit
 
     def _last_uses(self) -> tuple[Int, Int]:
         """Return the last position of a first compute that may need each op, and each tensor; the end if kept."""
@@ -140,14 +157,14 @@ class StageRelaxation:
             mask[arrays.op_outputs[op]] = True
         return mask
 
-    def _variables(self, model: Model, since: int, until: int) -> _Stage:
+    def _variables(self, model: Model, since: int, until: int) -> Stage:
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
         once = np.array([limit == 1 for limit in self.problem.compute_limits], dtype=np.bool_)
         runs = np.flatnonzero((arrays.position <= since) & (self._use_of_op > since))
-        again = _numbers(n, runs, model.booleans("again", len(runs), 0, ~once[runs]).index)
+        again = numbered(n, runs, model.booleans("again", len(runs), 0, ~once[runs]).index)
         none = np.full(len(arrays.size), NONE, dtype=np.int64)
         if until == n:
-            return _Stage(since, until, again, none, none)
+            return Stage(since, until, again, none, none, none, none)
         there = self._own & (self._first < until) & (self._use > until) & ~self._at(until)
         live = np.flatnonzero(there)
         fresh = np.zeros(len(arrays.size), dtype=np.bool_)
@@ -156,27 +173,25 @@ class StageRelaxation:
         read = np.zeros(len(arrays.size), dtype=np.bool_)
         read[arrays.op_inputs[arrays.order[until]]] = True
         old = np.flatnonzero(self._own & (self._first <= since) & ~fresh & (there | read))
-        return _Stage(
-            since,
-            until,
-            again,
-            _numbers(len(arrays.size), live, model.booleans("live", len(live)).index),
-            _numbers(len(arrays.size), old, model.implied("through", len(old), 0, 1).index),
-        )
+        index = numbered(len(arrays.size), live, model.booleans("live", len(live)).index)
+        through = numbered(len(arrays.size), old, model.implied("through", len(old), 0, 1).index)
+        return Stage(since, until, again, index, through, here=index, read=none)
 
-    def _requests(self, stage: _Stage, before: _Stage | None) -> Linear:
-        """Return the rows (4)."""
+    def _asked(self, stage: Stage) -> tuple[Int, Int, Int]:
+        """Return reader, writer and tensor of each input of an old op that the stage does not begin with."""
         arrays = self.problem.graph.arrays
         asks = (stage.again[arrays.edge_consumer] >= 0) & ~self._at(stage.since)[arrays.edge_tensor]
-        reader, writer, tensor = (
-            column[asks] for column in (arrays.edge_consumer, arrays.edge_producer, arrays.edge_tensor)
-        )
+        return arrays.edge_consumer[asks], arrays.edge_producer[asks], arrays.edge_tensor[asks]
+
+    def _requests(self, stage: Stage, before: Stage | None) -> Linear:
+        """Return the rows (4)."""
+        reader, writer, tensor = self._asked(stage)
         row, name = np.arange(len(reader)), "inputs of what runs again"
-        terms = (row, stage.again[reader], -1), (row, stage.again[writer], 1), (row, _live(before, tensor), 1)
+        terms = (row, stage.again[reader], -1), (row, stage.again[writer], 1), (row, at_end(before, tensor), 1)
         return rows_from(name, *terms, num_rows=len(row), lower=0)
 
-    def _needs(self, stage: _Stage, before: _Stage | None) -> Linear:
-        """Return the rows (3)."""
+    def _needed(self, stage: Stage) -> tuple[Int, Int]:
+        """Return old writer and tensor of what first computes of the stage read, and of what is kept to the end."""
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
         when = arrays.position[arrays.edge_consumer]
         wanted = (when > stage.since) & (when <= stage.until)
@@ -187,39 +202,48 @@ class StageRelaxation:
             tensor = np.concatenate([tensor, arrays.producers.rows[kept]])
         old = (arrays.position[writer] <= stage.since) & ~self._at(stage.since)[tensor] & self._own[tensor]
         pairs = np.unique(writer[old] * len(arrays.size) + tensor[old])
-        writer, tensor = pairs // len(arrays.size), pairs % len(arrays.size)
-        row, name = np.arange(len(pairs)), "inputs of what runs first"
-        terms = (row, stage.again[writer], 1), (row, _live(before, tensor), 1)
+        return pairs // len(arrays.size), pairs % len(arrays.size)
+
+    def _needs(self, stage: Stage, before: Stage | None) -> Linear:
+        """Return the rows (3)."""
+        writer, tensor = self._needed(stage)
+        row, name = np.arange(len(writer)), "inputs of what runs first"
+        terms = (row, stage.again[writer], 1), (row, at_end(before, tensor), 1)
         return rows_from(name, *terms, num_rows=len(row), lower=1)
 
-    def _memory(self, stage: _Stage) -> Linear:
+    def _memory(self, stage: Stage) -> Linear:
         """Return the row (1) of an event."""
         arrays = self.problem.graph.arrays
-        live = np.flatnonzero(stage.live >= 0)
+        live = np.flatnonzero(stage.here >= 0)
         room = (self._budget - int(arrays.op_bytes[arrays.order[stage.until]])) / self._scale
         weight = arrays.size[live] / self._scale
-        return rows_from("memory", (0, stage.live[live], weight), num_rows=1, upper=room)
+        return rows_from("memory", (0, stage.here[live], weight), num_rows=1, upper=room)
 
-    def _retention(self, stage: _Stage, before: _Stage | None) -> list[Linear]:
+    def _retention(self, stage: Stage, before: Stage | None) -> list[Linear]:
         """Return the rows (2) and (5), except those of ``held``."""
         old = np.flatnonzero(stage.through >= 0)
-        lasting = old[(stage.live[old] >= 0) & ~self._at(stage.since)[old]]
+        lasting = self._lasting(stage)
         left, right = np.arange(len(lasting)), np.arange(len(old))
-        regained = (left, stage.live[lasting], -1), (left, _live(before, lasting), 1), self._runs(stage, lasting)
+        regained = (left, stage.live[lasting], -1), (left, at_end(before, lasting), 1), self._runs(stage, lasting)
         # `live` is the constant 1 for inputs of the event's op, so it is part of the right-hand side
-        through = (right, stage.through[old], 1), (right, stage.live[old], -1), self._runs(stage, old)
+        regains = self._runs(stage, old), (right, stage.read[old], 1)
+        through = (right, stage.through[old], 1), (right, stage.here[old], -1), *regains
         return [
             rows_from("live on", *regained, num_rows=len(left), lower=0),
             rows_from("live throughout", *through, num_rows=len(right), lower=stage.live[old] < 0),
         ]
 
-    def _runs(self, stage: _Stage, tensors: Int) -> Term:
+    def _lasting(self, stage: Stage) -> Int:
+        """Return the old tensors that may be live at both ends of a stage, without those of its first event."""
+        return np.flatnonzero((stage.through >= 0) & (stage.live >= 0) & ~self._at(stage.since))
+
+    def _runs(self, stage: Stage, tensors: Int) -> Term:
         """Return terms, one row per tensor, for the runs of its writers in the stage."""
         writers = self.problem.graph.arrays.producers
         row, entry = writers.entries(tensors)
         return row, stage.again[writers.indices[entry]], 1
 
-    def _during(self, model: Model, stage: _Stage) -> None:
+    def _during(self, model: Model, stage: Stage) -> None:
         """Add the rows (6), and those of ``held`` in (5)."""
         arrays = self.problem.graph.arrays
         op = arrays.order[stage.until]
@@ -245,7 +269,7 @@ class StageRelaxation:
         name = "memory during a recomputation"
         model.add(rows_from(name, *terms, num_rows=len(row), lower=-most / self._scale))
 
-    def _refills(self, stages: list[_Stage]) -> Linear:
+    def _refills(self, stages: list[Stage]) -> Linear:
         """Return the rows (7)."""
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
         last = np.where(self.problem.kept, n, arrays.consumers.highest(arrays.position, -1))
@@ -259,7 +283,7 @@ class StageRelaxation:
         terms = [(number, np.append(later, live), 1) for number, (live, later) in enumerate(found)]
         return rows_from("buffers filled again", *terms, num_rows=len(found), lower=1)
 
-    def _limits(self, stages: list[_Stage]) -> Linear:
+    def _limits(self, stages: list[Stage]) -> Linear:
         """Return the rows (8)."""
         limits = [(op, limit) for op, limit in enumerate(self.problem.compute_limits) if limit is not None]
         terms = [(row, [stage.again[op] for stage in stages], -1) for row, (op, _) in enumerate(limits)]
@@ -267,14 +291,14 @@ class StageRelaxation:
         return rows_from("limits of computes", *terms, num_rows=len(limits), lower=lower)
 
 
-def _numbers(length: int, where: Int, index: Int) -> Int:
+def numbered(length: int, where: Int, index: Int) -> Int:
     """Return an array of -1, no variable, with `index` at the positions `where`."""
     numbers = np.full(length, NONE, dtype=np.int64)
     numbers[where] = index
     return numbers
 
 
-def _live(stage: _Stage | None, tensor: Int) -> Int:
+def at_end(stage: Stage | None, tensor: Int) -> Int:
     """Return the variables ``live`` of tensors at the end of a stage; −1 where there is none."""
     return np.full(len(tensor), NONE, dtype=np.int64) if stage is None else stage.live[tensor]
 

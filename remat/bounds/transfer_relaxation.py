@@ -1,0 +1,211 @@
+"""Stage relaxation with a host: bounds the time of schedules that recompute, offload and fetch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from remat.bounds.stage_relaxation import Stage, StageRelaxation, numbered
+from remat.modeling import Linear, Model
+from remat.modeling.rows import NONE, Term, rows_from
+from remat.runtime.arrays import Bool, Int
+from remat.schedule.machine import Machine
+
+
+@dataclass(frozen=True)
+class _MovingStage(Stage):
+    """A stage with the variables ``host`` and ``write`` of each tensor, −1 where there is none, and ``stall``."""
+
+    host: Int
+    write: Int
+    stall: int
+
+
+@dataclass(eq=False)
+class TransferRelaxation(StageRelaxation):
+    """Stage relaxation of a problem on a machine with a host, for the least time.
+
+    Sets: as in :class:`remat.bounds.stage_relaxation.StageRelaxation`. A tensor *moves* if the machine has links in both
+    directions and an op writes it; it is *whole* after the first computes of all of its writers. The clock time of an
+    event is the start of its compute. The *time* of a stage lies between the clock times of its events, or between
+    one of them and the start or the end of the schedule.
+
+    Variables: ``again``, ``live`` and ``through`` as there, but ``live[j, t]`` is 1 if ``t`` is on the device or on the
+    host. For tensors that move, from 0 to 1: ``here[j, t]``, the part of ``t`` that is on the device at event ``j``, 1
+    once it is computed or has arrived (``live[j, t]`` for others); ``host[j, t]``, the part that is on the host;
+    ``write[j, t]`` and ``read[j, t]``, the part of the time of one transfer of ``t`` that lies in stage ``j``, at
+    most 1. ``stall[j] >= 0``, the time of a stage without its first computes and the costs of ``again`` (in the
+    model as multiples of the longest cost or transfer).
+
+    Minimise ``sum cost(o) again[j, o] + sum stall[j]`` subject to (2) to (4), (7) and (8), to (1), (5) and (6) with
+    ``here[j, t]`` in place of ``live[j, t]`` and ``again[j, w] + read[j, t]`` in place of ``again[j, w]`` in (5), and to
+
+    (9) ``live[j, t] <= here[j, t] + host[j, t]``;
+    (10) ``here[j, t] <= here[j − 1, t] + sum of again[j, writers of t] + read[j, t]`` for old ``t``;
+    (11) ``here[j − 1, t] + again[j, w] + read[j, t] >= 1``, or ``>= again[j, o]``, wherever (3) or (4) has
+         ``live[j − 1, t] + again[j, w]``;
+    (12) ``host[j, t] <= host[j − 1, t] + write[j, t]``; there is no ``write[j, t]`` before ``t`` is whole;
+    (13) ``sum size(t) host[j, t]`` is at most the memory of the host;
+    (14) link to the host: ``sum write time(t) write[j, t] <= base[j] + sum cost(o) again[j, o] + stall[j]``, where
+         ``base[j]`` is the cost of first computes from event ``j − 1`` until before event ``j``; the same for the link
+         back with ``read``; with half duplex one row for the sum of both;
+    (15) for each event ``a``: ``ever[a, o] <= sum of again[j, o]`` and ``more[a, t] <= sum of read[j, t]`` over all
+         stages ``j`` after it, ``ever[a, o] >= again[a + 1, o]``, ``ever[a, o] >= ever[a + 1, o]``;
+    (16) (3), (4) and (11) with ``ever[a, ·]`` and ``more[a, ·]`` for ``again[j, ·]`` and ``read[j, ·]``, where the stage
+         lasts from event ``a`` to the end.
+
+    *Proof.* Take any schedule with this order of first computes and set the variables as described, ``ever[a, o] = 1``
+    if ``o`` runs again after event ``a``, and ``more[a, t]`` to the sum of reads, at most 1. A value goes to the host only
+    from the device, so it exists somewhere at an event only if it did at the event before or a writer ran in between:
+    (2) to (4), (7), (16). Bytes on the device are allocated before they arrive, so the memory of ``here`` is
+    part of that in use: (1). Of a tensor on the device throughout a stage, ``here`` at the end is made neither by
+    runs nor by reads of an instance that began in the stage: (5), (6). (9): a ``free`` waits for the write, and the host
+    keeps the copy until the tensor has arrived. So a value that is not complete on the device has a complete copy.
+    (10), (11): a fetch that is issued after the start of an event begins after it, and an op starts after the arrival
+    of its inputs. So what is not there at the event, and not computed since, is read between the two. (12): a copy is
+    written while the tensor is on the device, after its computes; if it is written in part at an event, the tensor is on
+    the device, and ``host`` is that part. (14): a link does one transfer at a time, for ``write time(t)`` each, and
+    computes of the stage do not overlap. (15): by definition. The time of the schedule is the sum over stages. ∎
+
+    The rows (15) and (16) make the linear relaxation at least as high as with any single one of the events.
+    Without them recomputations by halves in two stages replace a whole one.
+
+    Parameters
+    ----------
+    machine : Machine
+    """
+
+    machine: Machine = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        arrays = self.problem.graph.arrays
+        times = self.machine.transfer_times(self.problem.graph)
+        linked = np.array([None not in pair for pair in zip(*times, strict=True)], dtype=np.bool_)
+        self._write, self._read = (np.array([time or 0 for time in some], dtype=np.int64) for some in times)
+        self._whole = arrays.producers.highest(arrays.position, -1)
+        self._moves = linked & self._own
+        self.unit = 1  # stalls take any time
+        self._span = max(1, *(int(times.max()) for times in (arrays.cost, self._write, self._read)))
+
+    def _variables(self, model: Model, since: int, until: int) -> Stage:
+        plain = super()._variables(model, since, until)
+        stall = int(model.continuous("stall", 1, 0, np.inf).index[0])
+        read = _parts(model, "read", self._moves & (self._whole <= since) & (self._use > since))
+        here, copied = plain.live.copy(), np.zeros(len(read), dtype=np.bool_)
+        if until < len(self.problem.graph.arrays.cost):
+            copied = self._moves & (self._whole < until) & (self._use > until)
+            away = copied & (plain.live >= 0)
+            here[away] = _parts(model, "here", away)[away]
+        return _MovingStage(
+            since, until, plain.again, plain.live, plain.through, here, read,
+            host=_parts(model, "host", copied), write=_parts(model, "write", copied), stall=stall,
+        )  # fmt: skip
+
+    def _transfers(self, stage: Stage, before: Stage | None) -> list[Linear]:
+        """Return the rows (9) to (14)."""
+        assert isinstance(stage, _MovingStage)
+        rows = [*self._fetched(stage, before), *self._links(stage)]
+        if stage.until < len(self.problem.graph.arrays.cost):
+            rows += [self._remains(stage, before), *self._copies(stage, before)]
+        return rows
+
+    def _fetched(self, stage: Stage, before: Stage | None) -> list[Linear]:
+        """Return the rows (11)."""
+        reader, writer, tensor = self._asked(stage)
+        moved = stage.read[tensor] >= 0
+        row, reader = np.arange(int(moved.sum())), reader[moved]
+        asked = (row, stage.again[reader], -1), *self._regained(stage, before, writer[moved], tensor[moved])
+        writer, tensor = self._needed(stage)
+        moved = stage.read[tensor] >= 0
+        needed = self._regained(stage, before, writer[moved], tensor[moved])
+        return [
+            rows_from("here for what runs again", *asked, num_rows=len(row), lower=0),
+            rows_from("here for what runs first", *needed, num_rows=int(moved.sum()), lower=1),
+        ]
+
+    @staticmethod
+    def _regained(stage: Stage, before: Stage | None, writer: Int, tensor: Int) -> list[Term]:
+        """Return terms, one row per tensor, for its part here before the stage, the runs of a writer, and reads."""
+        row = np.arange(len(tensor))
+        held = np.full(len(tensor), NONE) if before is None else before.here[tensor]
+        return [(row, held, 1), (row, stage.again[writer], 1), (row, stage.read[tensor], 1)]
+
+    def _remains(self, stage: Stage, before: Stage | None) -> Linear:
+        """Return the rows (10)."""
+        lasting = self._lasting(stage)
+        lasting = lasting[stage.here[lasting] != stage.live[lasting]]
+        row = np.arange(len(lasting))
+        held = np.full(len(row), NONE) if before is None else before.here[lasting]
+        terms = (row, stage.here[lasting], -1), (row, held, 1), (row, stage.read[lasting], 1)
+        return rows_from("here on", *terms, self._runs(stage, lasting), num_rows=len(row), lower=0)
+
+    def _copies(self, stage: _MovingStage, before: Stage | None) -> list[Linear]:
+        """Return the rows (9), (12) and (13)."""
+        away = np.flatnonzero(stage.here != stage.live)
+        row = np.arange(len(away))
+        somewhere = (row, stage.live[away], -1), (row, stage.here[away], 1), (row, stage.host[away], 1)
+        copied = np.flatnonzero(stage.host >= 0)
+        line = np.arange(len(copied))
+        last = before.host[copied] if isinstance(before, _MovingStage) else np.full(len(line), NONE)
+        written = (line, stage.host[copied], -1), (line, last, 1), (line, stage.write[copied], 1)
+        found = [
+            rows_from("here or on the host", *somewhere, num_rows=len(row), lower=0),
+            rows_from("copies", *written, num_rows=len(line), lower=0),
+        ]
+        if self.machine.host is not None:
+            size = self.problem.graph.arrays.size[copied] / self._scale
+            room = self.machine.host / self._scale
+            found.append(rows_from("host memory", (0, stage.host[copied], size), num_rows=1, upper=room))
+        return found
+
+    def _links(self, stage: _MovingStage) -> list[Linear]:
+        """Return the rows (14)."""
+        arrays = self.problem.graph.arrays
+        runs = np.flatnonzero(stage.again >= 0)
+        base = int(arrays.cost[arrays.order[max(0, stage.since) : stage.until]].sum())
+        time = (0, stage.again[runs], arrays.cost[runs] / self._span), (0, stage.stall, 1)
+        out: Term = (0, stage.write, -self._write / self._span)
+        back: Term = (0, stage.read, -self._read / self._span)
+        busy = [[out], [back]] if self.machine.full_duplex else [[out, back]]
+        return [rows_from("link", *time, *moves, num_rows=1, lower=-base / self._span) for moves in busy]
+
+    def _afterwards(self, model: Model, stages: list[Stage]) -> list[Linear]:
+        """Return the rows (15) and (16); for the last event they are those of the last stage."""
+        n = len(self.problem.graph.arrays.cost)
+        rows: list[Linear] = []
+        whole = stages[-1]
+        for a in range(len(stages) - 3, -1, -1):
+            event, following, later = stages[a], stages[a + 1], whole
+            ever = _parts(model, "ever", following.again >= 0)
+            more = _parts(model, "more", following.read >= 0)
+            whole = replace(following, until=n, again=ever, read=more)
+            rows += [
+                _at_most("ever", ever, [stage.again for stage in stages[a + 1 :]]),
+                _at_most("more", more, [following.read, later.read]),
+                *(_at_most("ever if again", part, [ever]) for part in (following.again, later.again)),
+                self._requests(whole, event),
+                self._needs(whole, event),
+                *self._fetched(whole, event),
+            ]
+        return rows
+
+    def _costs(self, model: Model, stages: list[Stage]) -> tuple[Int, Int]:
+        index, cost = super()._costs(model, stages)
+        stalls = [stage.stall for stage in stages if isinstance(stage, _MovingStage)]
+        return np.append(index, stalls), np.append(cost, np.full(len(stalls), self._span))
+
+
+def _parts(model: Model, name: str, where: Bool) -> Int:
+    """Add variables from 0 to 1 at the marked positions; return an array of them, −1 elsewhere."""
+    place = np.flatnonzero(where)
+    return numbered(len(where), place, model.continuous(name, len(place), 0, 1).index)
+
+
+def _at_most(name: str, smaller: Int, larger: list[Int]) -> Linear:
+    """Return rows ``smaller[i] <= sum of larger[·][i]`` where both sides may be positive."""
+    there = np.flatnonzero((smaller >= 0) & (larger[0] >= 0))
+    row = np.arange(len(there))
+    terms = [(row, smaller[there], -1), *((row, part[there], 1) for part in larger)]
+    return rows_from(name, *terms, num_rows=len(row), lower=0)
