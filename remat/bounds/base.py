@@ -25,18 +25,21 @@ class Measure(StrEnum):
 
     COST = "cost"
     """In the cost unit of the graph."""
+    TIME = "time"
+    """On a machine with a host, in the cost unit of the graph."""
     PEAK = "peak"
     """In bytes."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Lower bound on the cost or the peak of every schedule in a scope, for one problem.
+    """Lower bound on the cost, the time or the peak of every schedule in a scope, for one problem.
 
     Attributes
     ----------
     value : int or None
-        No schedule in :attr:`scope` costs less (has a lower peak); None if nothing is known, or no schedule exists.
+        No schedule in :attr:`scope` costs less (takes less time, has a lower peak); None if nothing is known, or no
+        schedule exists.
     kind : str
         Name of the bound, for example "the cut bound".
     scope : Scope
@@ -74,8 +77,8 @@ class Bound:
 
     @property
     def overhead(self) -> float | None:
-        """Overhead in % that corresponds to the bound; None without a bound on cost, or if all costs are 0."""
-        if self.measure is not Measure.COST or self.value is None:
+        """Overhead in % that corresponds to the bound; None without one on cost or time, or if all costs are 0."""
+        if self.measure is Measure.PEAK or self.value is None:
             return None
         return overhead_percent(self.value, self.base_cost)
 
@@ -88,7 +91,7 @@ class Bound:
             what = "nothing is known"
         else:
             share = "" if self.overhead is None else f" (overhead {self.overhead:.4g} %)"
-            what = f"cost ≥ {self.value:,}{share}"
+            what = f"{self.measure} ≥ {self.value:,}{share}"
         return f"{what} for {self.scope}; by {self.kind}" + (f" ({self.note})" if self.note else "")
 
 

@@ -37,7 +37,8 @@ class BoundOptions(TypedDict, total=False):
     relaxations : sequence of str
         Formulations whose linear relaxations are added as bounds; staged ones bound staged schedules only.
     enough : int, optional
-        Cost of a known schedule. It speeds up the stage bound; :func:`best_bound` ends once no schedule can be cheaper.
+        Cost (time) of a known schedule. It speeds up the stage bound; :func:`best_bound` ends once no schedule can be
+        cheaper.
     isolate : bool
         Compute them in a child process (:mod:`remat.bounds.isolated`), which may hold `memory_limit` in total.
     """
@@ -56,7 +57,7 @@ def bounds(problem: Problem, deadline: float | Deadline | None = None, **options
     not exceed it, the bounds on cost follow: the joint bound, and for a fixed order the stage bound. The bounds still
     to come share the remaining time, and the stage bound has half of it. Beyond 5,000 ops the stage bound precedes the
     cut bound and the joint bound, since its programmes stay small. If tensors can be moved to a host, only the
-    structural bound applies.
+    structural bound applies and, for a fixed order, the transfer bound on the time.
 
     Parameters
     ----------
@@ -115,13 +116,16 @@ def bounds_in_turn(
         return
     first = structural_bound(problem)
     yield first
-    if problem.can_move:  # the others hold for schedules in one memory
-        return
-    problem = problem.one_memory
-    stage = partial(stage_bounds, problem, enough=enough, threads=threads, memory_limit=memory_limit)
-    once: list[Callable[..., Bound]] = [partial(cut_bound, problem)]
     some = problem.budget_bytes is not None and not first.infeasible
     fixed = some and problem.order is OrderRule.FIXED
+    if not problem.can_move:
+        problem = problem.one_memory
+    stage = partial(stage_bounds, problem, enough=enough, threads=threads, memory_limit=memory_limit)
+    if problem.can_move:  # the others hold for schedules in one memory
+        if fixed:
+            yield from stage(deadline=clock)
+        return
+    once: list[Callable[..., Bound]] = [partial(cut_bound, problem)]
     if some:
         once.append(partial(joint_bound, problem, threads=threads, memory_limit=memory_limit))
         once += [
@@ -145,7 +149,7 @@ def best_bound(
     on_note: Callable[[str], object] | None = None,
     **options: Unpack[BoundOptions],
 ) -> Bound:
-    """Return the best bound on the cost of the schedules of `problem`, or a proof that none exists.
+    """Return the best bound on the cost or time of the schedules of `problem`, or a proof that none exists.
 
     Parameters
     ----------
@@ -161,7 +165,8 @@ def best_bound(
     Returns
     -------
     Bound
-        On cost; or on the peak, if that proves that no schedule keeps the budget.
+        On cost, or on the time on a machine with a host; or on the peak, if that proves that no schedule keeps the
+        budget.
 
     Examples
     --------
@@ -170,7 +175,8 @@ def best_bound(
     (26, True)
     """
     base = problem.graph.base_cost
-    best = Bound(base, "computing each op once", EVERY_SCHEDULE, base)
+    measure = Measure.TIME if problem.can_move else Measure.COST
+    best = Bound(base, "computing each op once", EVERY_SCHEDULE, base, measure=measure)
     enough = options.get("enough")
     if enough is not None and base >= enough:
         return best
@@ -181,7 +187,7 @@ def best_bound(
             continue
         if bound.infeasible:
             return bound
-        if bound.measure is Measure.COST and (bound.value or 0) > (best.value or 0):
+        if bound.measure is measure and (bound.value or 0) > (best.value or 0):
             best = bound
             if (on_bound is not None and on_bound(best)) or (enough is not None and (best.value or 0) >= enough):
                 break

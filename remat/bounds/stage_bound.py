@@ -1,4 +1,4 @@
-"""Stage bound: lower bound on cost for a fixed order of first computes and any recomputation, tightened in steps."""
+"""Stage bound: lower bound on cost or time for a fixed order of first computes, tightened in steps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from remat.backends.highs import Highs
-from remat.bounds.base import Bound, lacks_memory, whole_units
+from remat.bounds.base import Bound, Measure, lacks_memory, whole_units
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
+from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.problem.scope import scope_within_limits
@@ -25,6 +26,8 @@ from remat.schedule import OrderRule
 
 #: Consecutive linear relaxations without improvement before the search stops, and the share of time for all of them.
 LINEAR_TRIALS, LINEAR_SHARE = 40, 0.2
+#: Number of ops times events of these relaxations together.
+LINEAR_WORK = 50_000
 #: Seconds for each integer programme without a deadline.
 PATIENCE = 20.0
 #: Largest number of ops times events for an integer programme, and for one without linear relaxations before it.
@@ -63,9 +66,11 @@ def stage_bounds(
     threads: int | None = None,
     memory_limit: int | None = None,
 ) -> Iterator[Bound]:
-    """Yield increasing bounds on cost for the reference order of first computes.
+    """Yield increasing bounds on the objective for the reference order of first computes.
 
-    They are optima of :class:`remat.bounds.stage_relaxation.StageRelaxation`. A local search, which starts at the
+    They are optima of :class:`remat.bounds.stage_relaxation.StageRelaxation`. On a machine with a host they bound the
+    time of any schedule with this order of first computes, by
+    :class:`remat.bounds.transfer_relaxation.TransferRelaxation`. A local search, which starts at the
     peaks of memory, finds the few events with the best linear relaxation; those bounds are safe even if the solver
     errs. Integer programmes follow: for these events, then also for the steps after them, then for those before them,
     and finally for every step at which the reference order without recomputation exceeds the budget.
@@ -75,8 +80,8 @@ def stage_bounds(
     integer : bool
         Solve integer programmes after the linear relaxations.
     enough : int, optional
-        Cost of a known schedule. The search stops when no schedule can be cheaper. Solutions of at least this cost are
-        excluded from the programmes, which makes them far easier.
+        Cost (time) of a known schedule. The search stops when no schedule can be cheaper. Solutions of at least this
+        cost are excluded from the programmes, which makes them far easier.
     deadline : float, Deadline or None
         Seconds for all bounds, or a deadline whose clock is running; without one, each integer programme has
         :data:`PATIENCE` seconds.
@@ -117,7 +122,8 @@ class _Search:
 
     def __post_init__(self) -> None:
         problem, base = self.problem, self.problem.graph.base_cost
-        self.best = Bound(base, "the stage bound", scope_within_limits(problem, OrderRule.FIXED), base)
+        kind, measure = ("the transfer bound", Measure.TIME) if problem.can_move else ("the stage bound", Measure.COST)
+        self.best = Bound(base, kind, scope_within_limits(problem, OrderRule.FIXED), base, measure=measure)
         self.memory = step_memory(problem)
         self.above = problem.reference_peak if problem.budget_bytes is None else problem.budget_bytes
         self.peaks = prominent_peaks(self.memory, self.above)
@@ -142,8 +148,8 @@ class _Search:
         excess = [int(self.memory[k]) - self.above for k in over]
         top, failed = -1.0, 0
         events, waiting = self.peaks[:1], self.peaks[1:6]
-        while failed < LINEAR_TRIALS and not self.done and not (share.expired and self.events):
-            relaxation = StageRelaxation(self.problem, events)
+        while failed < self._trials(len(self.events)) and not self.done and not (share.expired and self.events):
+            relaxation = self._relaxation(events)
             limit = share if self.events else self.clock
             try:
                 found = Highs().relax(self._built(relaxation, limit), SolveOptions(limit, self.threads))
@@ -162,6 +168,13 @@ class _Search:
                 events = sorted({*self.events, waiting.pop(0)})
             else:
                 events = self._neighbour(rng, over, excess)
+
+    def _trials(self, events: int) -> int:
+        """Return how many relaxations in a row may fail to improve the bound."""
+        return min(LINEAR_TRIALS, LINEAR_WORK // (len(self.memory) * max(1, events)))
+
+    def _relaxation(self, events: list[int]) -> StageRelaxation:
+        return (TransferRelaxation if self.problem.can_move else StageRelaxation)(self.problem, events)
 
     def _built(self, relaxation: StageRelaxation, deadline: Deadline) -> Model:
         """Build the model; raise `OverdueError` at the deadline, or if the model does not fit into memory."""
@@ -200,7 +213,7 @@ class _Search:
             if math.isinf(seconds):
                 seconds = PATIENCE
             call = SolveOptions(self.clock.earlier(seconds), self.threads)
-            relaxation = StageRelaxation(self.problem, events)
+            relaxation = self._relaxation(events)
             base, unit = self.best.base_cost, relaxation.unit
             try:
                 model = self._built(relaxation, call.deadline)

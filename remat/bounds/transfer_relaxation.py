@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from remat.bounds.stage_relaxation import Stage, StageRelaxation, numbered
 from remat.modeling import Linear, Model
 from remat.modeling.rows import NONE, Term, rows_from
 from remat.runtime.arrays import Bool, Int
-from remat.schedule.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,10 @@ class _MovingStage(Stage):
 class TransferRelaxation(StageRelaxation):
     """Stage relaxation of a problem on a machine with a host, for the least time.
 
-    Sets: as in :class:`remat.bounds.stage_relaxation.StageRelaxation`. A tensor *moves* if the machine has links in both
-    directions and an op writes it; it is *whole* after the first computes of all of its writers. The clock time of an
-    event is the start of its compute. The *time* of a stage lies between the clock times of its events, or between
-    one of them and the start or the end of the schedule.
+    Sets: as in :class:`remat.bounds.stage_relaxation.StageRelaxation`. A tensor *moves* if the machine has links in
+    both directions and an op writes it; it is *whole* after the first computes of all of its writers. The clock time of
+    an event is the start of its compute. A stage lasts from the clock time of one event, or the start of the schedule,
+    to that of the next, or the end.
 
     Variables: ``again``, ``live`` and ``through`` as there, but ``live[j, t]`` is 1 if ``t`` is on the device or on the
     host. For tensors that move, from 0 to 1: ``here[j, t]``, the part of ``t`` that is on the device at event ``j``, 1
@@ -38,8 +37,8 @@ class TransferRelaxation(StageRelaxation):
     most 1. ``stall[j] >= 0``, the time of a stage without its first computes and the costs of ``again`` (in the
     model as multiples of the longest cost or transfer).
 
-    Minimise ``sum cost(o) again[j, o] + sum stall[j]`` subject to (2) to (4), (7) and (8), to (1), (5) and (6) with
-    ``here[j, t]`` in place of ``live[j, t]`` and ``again[j, w] + read[j, t]`` in place of ``again[j, w]`` in (5), and to
+    Minimise ``sum cost(o) again[j, o] + sum stall[j]`` subject to (2) to (4), (7) and (8); to (1), (5) and (6) with
+    ``here`` in place of ``live``, and in (5) with ``again[j, w] + read[j, t]`` in place of ``again[j, w]``; and to
 
     (9) ``live[j, t] <= here[j, t] + host[j, t]``;
     (10) ``here[j, t] <= here[j − 1, t] + sum of again[j, writers of t] + read[j, t]`` for old ``t``;
@@ -52,36 +51,32 @@ class TransferRelaxation(StageRelaxation):
          back with ``read``; with half duplex one row for the sum of both;
     (15) for each event ``a``: ``ever[a, o] <= sum of again[j, o]`` and ``more[a, t] <= sum of read[j, t]`` over all
          stages ``j`` after it, ``ever[a, o] >= again[a + 1, o]``, ``ever[a, o] >= ever[a + 1, o]``;
-    (16) (3), (4) and (11) with ``ever[a, ·]`` and ``more[a, ·]`` for ``again[j, ·]`` and ``read[j, ·]``, where the stage
-         lasts from event ``a`` to the end.
+    (16) (3), (4) and (11) for the stage from event ``a`` to the end, with ``ever[a, ·]`` and ``more[a, ·]`` in place of
+         ``again[j, ·]`` and ``read[j, ·]``.
 
     *Proof.* Take any schedule with this order of first computes and set the variables as described, ``ever[a, o] = 1``
-    if ``o`` runs again after event ``a``, and ``more[a, t]`` to the sum of reads, at most 1. A value goes to the host only
-    from the device, so it exists somewhere at an event only if it did at the event before or a writer ran in between:
-    (2) to (4), (7), (16). Bytes on the device are allocated before they arrive, so the memory of ``here`` is
-    part of that in use: (1). Of a tensor on the device throughout a stage, ``here`` at the end is made neither by
-    runs nor by reads of an instance that began in the stage: (5), (6). (9): a ``free`` waits for the write, and the host
-    keeps the copy until the tensor has arrived. So a value that is not complete on the device has a complete copy.
-    (10), (11): a fetch that is issued after the start of an event begins after it, and an op starts after the arrival
-    of its inputs. So what is not there at the event, and not computed since, is read between the two. (12): a copy is
-    written while the tensor is on the device, after its computes; if it is written in part at an event, the tensor is on
-    the device, and ``host`` is that part. (14): a link does one transfer at a time, for ``write time(t)`` each, and
-    computes of the stage do not overlap. (15): by definition. The time of the schedule is the sum over stages. ∎
+    if ``o`` runs again after event ``a``, and ``more[a, t]`` to the sum of reads, at most 1.
 
-    The rows (15) and (16) make the linear relaxation at least as high as with any single one of the events.
-    Without them recomputations by halves in two stages replace a whole one.
+    (2) to (4), (7), (16): a copy is made only of a value on the device. So a value that exists at an event existed at
+    the event before, or a writer ran in between. (1): bytes are allocated before they arrive. (5), (6): if a tensor is
+    not on the device throughout a stage, its part at the end was computed or read in the stage. (9): a free waits for
+    the write, and the host keeps the copy until the tensor has arrived, so a value that is not complete on the device
+    has a complete copy. (10), (11): a fetch issued after the compute of an event begins after it, and an op starts
+    after its inputs have arrived; so what is not there at the event, and not computed since, is read in between.
+    (12): a copy is written after the computes of its value; where an event divides its time, ``host`` is the part
+    written so far, and the tensor is still on the device. (14): a link does one transfer at a time, and computes do not
+    overlap. (15): by definition. The time of the schedule is the sum of all stages. ∎
 
-    Parameters
-    ----------
-    machine : Machine
+    The rows (15) and (16) make the linear relaxation at least as high as with any single one of its events. Without
+    them, recomputations by halves in two stages replace a whole one.
     """
-
-    machine: Machine = field(kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        arrays = self.problem.graph.arrays
-        times = self.machine.transfer_times(self.problem.graph)
+        arrays, machine = self.problem.graph.arrays, self.problem.machine
+        assert machine is not None
+        self._machine = machine
+        times = machine.transfer_times(self.problem.graph)
         linked = np.array([None not in pair for pair in zip(*times, strict=True)], dtype=np.bool_)
         self._write, self._read = (np.array([time or 0 for time in some], dtype=np.int64) for some in times)
         self._whole = arrays.producers.highest(arrays.position, -1)
@@ -154,9 +149,9 @@ class TransferRelaxation(StageRelaxation):
             rows_from("here or on the host", *somewhere, num_rows=len(row), lower=0),
             rows_from("copies", *written, num_rows=len(line), lower=0),
         ]
-        if self.machine.host is not None:
+        if self._machine.host is not None:
             size = self.problem.graph.arrays.size[copied] / self._scale
-            room = self.machine.host / self._scale
+            room = self._machine.host / self._scale
             found.append(rows_from("host memory", (0, stage.host[copied], size), num_rows=1, upper=room))
         return found
 
@@ -168,7 +163,7 @@ class TransferRelaxation(StageRelaxation):
         time = (0, stage.again[runs], arrays.cost[runs] / self._span), (0, stage.stall, 1)
         out: Term = (0, stage.write, -self._write / self._span)
         back: Term = (0, stage.read, -self._read / self._span)
-        busy = [[out], [back]] if self.machine.full_duplex else [[out, back]]
+        busy = [[out], [back]] if self._machine.full_duplex else [[out, back]]
         return [rows_from("link", *time, *moves, num_rows=1, lower=-base / self._span) for moves in busy]
 
     def _afterwards(self, model: Model, stages: list[Stage]) -> list[Linear]:

@@ -1,4 +1,4 @@
-"""``remat bounds``: lower bounds on peak and cost of any schedule."""
+"""``remat bounds``: lower bounds on peak, cost and time of any schedule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
     ),
     given: Given,
 ) -> None:  # fmt: skip
-    """Bound the peak of schedules of GRAPH, and their cost within a budget, from below.
+    """Bound the peak of schedules of GRAPH, and their cost (on a machine, time) within a budget, from below.
 
     Exit code 0: done; 1: no schedule keeps the budget; 2: an error; 130: Ctrl-C, which keeps the bounds so far.
 

@@ -12,15 +12,25 @@ from remat.solving.session import Session
 def raise_bounds(session: Session, deadline: Deadline) -> None:
     """Compute all bounds until the deadline, as a step of the session, which keeps the best.
 
-    Raise BackendError, naming both, if a bound exceeds the cost of a known schedule or claims that there is none.
+    Raise BackendError, naming both, if a bound exceeds the cost (time) of a known schedule or claims that there is
+    none.
     """
+    moves = session.problem.can_move
+
+    def known() -> int | None:
+        return session.value if moves else session.cost
 
     def take(bound: Bound) -> bool:
-        if session.best is not None and (bound.infeasible or (bound.value or 0) > session.best.certificate.cost):
-            source, cost = session.best.source, session.best.certificate.cost
-            raise BackendError(f"{bound.kind} claims '{bound}', but the schedule of {source} costs {cost:,}", "refuted")
+        value = known()
+        if session.best is not None and value is not None and (bound.infeasible or (bound.value or 0) > value):
+            verb = session.problem.objective.verb if moves else "costs"
+            raise BackendError(
+                f"{bound.kind} claims '{bound}', but the schedule of {session.best.source} {verb} {value:,}", "refuted"
+            )
         if bound.infeasible:
             session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
+        elif moves:
+            session.raise_bound(bound.value, bound.scope)
         else:
             session.raise_cost_bound(bound.value, bound.scope)
         return session.enough
@@ -29,7 +39,7 @@ def raise_bounds(session: Session, deadline: Deadline) -> None:
         call = session.call
         take(
             best_bound(
-                session.problem, deadline, threads=call.threads, memory_limit=call.memory_bytes, enough=session.cost,
+                session.problem, deadline, threads=call.threads, memory_limit=call.memory_bytes, enough=known(),
                 on_bound=take, on_note=session.note, isolate=call.isolate,
             )
         )  # fmt: skip

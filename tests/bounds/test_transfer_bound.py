@@ -1,0 +1,115 @@
+"""The transfer bound: never above the least time of exhaustive search, and its limits."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from remat.backends.highs import Highs
+from remat.bounds import best_bound, bounds, stage_bound
+from remat.bounds.transfer_relaxation import TransferRelaxation
+from remat.graphs import ComputeGraph
+from remat.graphs.families import unit_chain
+from remat.problem import Problem
+from remat.runtime.solve_options import SolveOptions
+from remat.schedule import Machine
+from remat.testing import random_graph
+from remat.testing.exhaustive_transfers import least_time
+
+SECOND = 10**6  # cost units
+
+
+def chain(n: int, forward: int = 1, backward: int = 1) -> ComputeGraph:
+    graph = replace(unit_chain(n), cost_unit="us")
+    ops = [replace(op, cost=forward if op.name.startswith("f") else backward) for op in graph.ops]
+    return replace(graph, ops=ops)
+
+
+def random_problem(seed: int) -> Problem | None:
+    """Return a small problem with a tight budget on a random machine; None if no step exceeds the budget."""
+    rng = random.Random(seed)
+    graph = random_graph(seed, 5, plain=seed % 3 > 0)
+    if len(graph.tensors) > 5:  # slow for the exhaustive search
+        return None
+    graph = replace(graph, cost_unit="us", ops=[replace(op, recomputable=True) for op in graph.ops])
+    rates = [rng.choice([None, *(rng.randint(*ends) * SECOND // 10 for ends in ((1, 9), (5, 30)))]) for _ in range(2)]
+    total = sum(tensor.size for tensor in graph.tensors)
+    machine = Machine(
+        *rates, host=rng.choice([None, rng.randint(1, total)]), latency=rng.choice([0, 0, 1500]),
+        full_duplex=rng.random() < 0.5,
+    )  # fmt: skip
+    problem = Problem(graph, graph.structural_bound.peak + rng.choice([0, 0, 1, 2]), machine=machine)
+    return None if problem.hopeless or problem.budget_bytes >= graph.reference_peak else problem
+
+
+def relaxed(problem: Problem, events: list[int]) -> tuple[int, int]:
+    """Return the bounds of the linear relaxation and of the integer programme, in hundredths of the cost unit."""
+    relaxation = TransferRelaxation(problem, events)
+    model, options = relaxation.build(), SolveOptions(threads=1)
+    values = Highs().relax(model, options).bound, Highs().solve(model, options).bound
+    return tuple(100 * problem.graph.base_cost + round(100 * relaxation.unit * value) for value in values)
+
+
+def check_never_above_the_least_time(seeds: range) -> tuple[int, int]:
+    """Return the numbers of problems and of those where the integer programme of all events is the least time."""
+    count = equal = 0
+    for seed in seeds:
+        problem = random_problem(seed)
+        if problem is None:
+            continue
+        best = least_time(problem.graph, problem.budget_bytes, problem.machine)
+        if best is None:
+            continue
+        n = len(problem.graph.ops)
+        events = sorted(random.Random(seed).sample(range(n), 2))
+        for some in (events[:1], events, list(range(n))):
+            linear, whole = relaxed(problem, some)
+            assert linear <= 100 * best.time + 1, (seed, some)
+            assert whole <= 100 * best.time + 1, (seed, some)
+        count += 1
+        equal += -(-(whole - 1) // 100) == best.time
+    return count, equal
+
+
+def test_bound_is_never_above_the_least_time():
+    count, equal = check_never_above_the_least_time(range(150))
+    assert count > 10
+    assert equal > count // 2
+
+
+@pytest.mark.slow
+def test_bound_is_never_above_the_least_time_of_many():
+    count, equal = check_never_above_the_least_time(range(150, 12_500))
+    assert count > 1000
+    assert equal > count // 2
+
+
+@pytest.mark.parametrize(("forward", "backward"), [(1, 1), (2, 4)])
+def test_bound_of_chains(forward, backward):
+    """Slower links never lower the bound; without links it is the stage bound, with unlimited ones the base cost."""
+    graph = chain(3, forward, backward)
+    rates = [None, *(SECOND // time for time in (1, 2, 4)), 0]
+    values = [best_bound(Problem(graph, 3, machine=Machine(rate, rate)), threads=1).value for rate in rates]
+    assert all(fast <= slow for fast, slow in pairwise(values))
+    assert values[0] == graph.base_cost
+    assert values[-1] == stage_bound(Problem(graph, 3), threads=1).value > graph.base_cost
+
+
+def test_half_duplex_and_a_small_host_raise_the_bound():
+    graph = chain(4, 2, 4)
+    free, half, small = (
+        best_bound(Problem(graph, 3, machine=Machine(SECOND // 4, SECOND // 4, **more)), threads=1).value
+        for more in ({}, {"full_duplex": False}, {"host": 1})
+    )
+    assert free <= min(half, small)
+    assert free < 30
+
+
+def test_bounds_of_a_machine_are_times():
+    problem = Problem(chain(4), 3, machine=Machine(SECOND, SECOND))
+    structural, transfer = bounds(problem, threads=1)
+    assert structural.measure == "peak"
+    assert str(transfer).startswith("time ≥ 9 ")
+    assert str(transfer).endswith("for fixed order, any number of computes; by the transfer bound")
+    assert [bound.measure for bound in bounds(Problem(problem.graph, 3, "free", machine=problem.machine))] == ["peak"]
