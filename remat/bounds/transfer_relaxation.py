@@ -54,8 +54,8 @@ class TransferRelaxation(StageRelaxation):
     (16) (3), (4) and (11) for the stage from event ``a`` to the end, with ``ever[a, ·]`` and ``more[a, ·]`` in place of
          ``again[j, ·]`` and ``read[j, ·]``.
 
-    *Proof.* Take any schedule with this order of first computes and set the variables as described, ``ever[a, o] = 1``
-    if ``o`` runs again after event ``a``, and ``more[a, t]`` to the sum of reads, at most 1.
+    *Proof.* Take any schedule with this order of first computes, and set the variables as described. Set
+    ``ever[a, o] = 1`` if ``o`` runs again after event ``a``, and ``more[a, t]`` to the sum of reads, at most 1.
 
     (2) to (4), (7), (16): a copy is made only of a value on the device. So a value that exists at an event existed at
     the event before, or a writer ran in between. (1): bytes are allocated before they arrive. (5), (6): if a tensor is
