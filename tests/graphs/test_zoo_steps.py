@@ -50,6 +50,7 @@ COUNTS = {
     # Published parameters, plus a head that the original shares with its table of tokens, less fixed positions.
     "llama": (260, 570, 522, None, 1_235_814_400 + 128_256 * 2048),
     "gemma": (472, 1024, 946, None, 2_614_341_888 + 256_000 * 2304),
+    "qwen": (508, 1102, 1018, None, 596_049_920 + 151_936 * 1024),
     "qwen-moe": (280, 610, 562, None, None),
     "mamba": (340, 706, 682, None, 129_135_360 + 50_280 * 768),
     "bert": (179, 383, 359, None, 109_514_298 - 30_522 + 30_522 * 768),
@@ -58,6 +59,7 @@ COUNTS = {
     "vit": (139, 280, 280, None, 86_567_656),
     "convnext": (138, 278, 278, None, 28_589_128),
     "dit": (489, 1007, 979, None, 675_129_632 - 256 * 1152),
+    "sd3": (894, 1837, 1789, None, 2_028_328_000),
     "diffusion-unet": (641, 1365, 1270, None, 859_520_964),
 }
 #: Millions of multiply-adds of a forward pass for one sample, as published or as torchvision and timm list them.

@@ -18,14 +18,14 @@ from remat.graphs.zoo.convolutional import regnet, resnet_ops, unet_ops
 from remat.graphs.zoo.darts import darts_cell, genotype_network
 from remat.graphs.zoo.fourier import fno, u_fno, uno
 from remat.graphs.zoo.inference import InferenceNetwork
-from remat.graphs.zoo.language_models import GEMMA, QWEN_MOE, bert, decoder, mamba, t5
+from remat.graphs.zoo.language_models import GEMMA, QWEN, QWEN_MOE, bert, decoder, mamba, t5
 from remat.graphs.zoo.layered_networks import fcn8, mobilenet, resnet50, segnet, unet, vgg16, vgg19
 from remat.graphs.zoo.nasnet import MOBILE, cell_network
 from remat.graphs.zoo.network import Layer, Network, training_graph
 from remat.graphs.zoo.randwire import REGIMES, randwire, watts_strogatz
 from remat.graphs.zoo.swiftnet import swiftnet, swiftnet_cell, swiftnet_cells
 from remat.graphs.zoo.transformers import gpt, mlp_mixer, transformer
-from remat.graphs.zoo.vision_models import convnext, diffusion_unet, dit, vit, whisper
+from remat.graphs.zoo.vision_models import convnext, diffusion_unet, dit, sd3, vit, whisper
 
 #: Training graphs by name; each takes a batch, an image shape and a number of classes, with published defaults.
 TRAINING: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
@@ -66,6 +66,18 @@ TRAINING_STEPS: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
             hidden=9216,
             vocabulary=256000,
         ),
+        "qwen": partial(
+            decoder,
+            name="qwen",
+            style=QWEN,
+            layers=28,
+            width=1024,
+            heads=16,
+            groups=8,
+            head_width=128,
+            hidden=3072,
+            vocabulary=151936,
+        ),
         "qwen-moe": partial(
             decoder,
             name="qwen-moe",
@@ -84,6 +96,7 @@ TRAINING_STEPS: Mapping[str, Callable[..., ComputeGraph]] = MappingProxyType(
         "vit": vit,
         "convnext": convnext,
         "dit": dit,
+        "sd3": sd3,
         "diffusion-unet": diffusion_unet,
     }
 )
@@ -151,6 +164,7 @@ __all__ = [
     "regnet",
     "resnet50",
     "resnet_ops",
+    "sd3",
     "segnet",
     "swiftnet",
     "swiftnet_cell",

@@ -38,6 +38,7 @@ class Style:
 
 LLAMA = Style()
 GEMMA = Style(gate="gelu", post_norm=True)
+QWEN = Style(head_norm=True)
 QWEN_MOE = Style(head_norm=True, experts=64, chosen=8)
 
 
@@ -58,8 +59,8 @@ def decoder(
 ) -> ComputeGraph:
     """Return the training graph of a decoder with rotary positions, grouped queries and gated perceptrons.
 
-    The default is the size of Llama 3.2 1B (Dubey et al. 2024); `style` makes it Gemma 2 (Riviere et al. 2024) or a
-    mixture of experts like Qwen 3 (Yang et al. 2025). Attention is one op, which stores no weights. The head has
+    The default is the size of Llama 3.2 1B (Dubey et al. 2024); `style` makes it Gemma 2 (Riviere et al. 2024), Qwen 3
+    (Yang et al. 2025), or a mixture of experts like Qwen 3. Attention is one op, which stores no weights. The head has
     parameters of its own.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Current models of images and sound as training graphs, op by op: ViT, ConvNeXt, DiT, diffusion U-Net, Whisper."""
+"""Current models of images and sound as training graphs, op by op: ViT, ConvNeXt, DiT, SD3, U-Net, Whisper."""
 
 from __future__ import annotations
 
@@ -121,20 +121,112 @@ def dit(
     x = net.reshaped("pad", "positions", x, (batch, count, width))  # adds fixed positions
     for layer in range(layers):
         with net.module(f"layers.{layer}"):
-            parts = dict.fromkeys(("shift1", "scale1", "gate1", "shift2", "scale2", "gate2"), (batch, width))
-            shift1, scale1, gate1, shift2, scale2, gate2 = net.split(
-                "split", net.linear("modulation", shared, 6 * width), parts
-            )
+            shift1, scale1, gate1, shift2, scale2, gate2 = _vectors(net, shared, _MODULATION)
             y = _modulated(net, "1", x, shift1, scale1)
             x = net.add("residual1", x, net.multiply("gate1", self_attention(net, "attn", y, heads), gate1))
             y = gelu_mlp(net, _modulated(net, "2", x, shift2, scale2), 4 * width)
             x = net.add("residual2", x, net.multiply("gate2", y, gate2))
     with net.module("final"):
-        shift, scale = net.split(
-            "split", net.linear("modulation", shared, 2 * width), dict.fromkeys(("shift", "scale"), (batch, width))
-        )
+        shift, scale = _vectors(net, shared, ("shift", "scale"))
         x = net.linear("out", _modulated(net, "", x, shift, scale), patch * patch * 2 * channels)
     return net.build("mse_loss", x)
+
+
+#: Vectors that shift, scale and gate both halves of a layer.
+_MODULATION = ("shift1", "scale1", "gate1", "shift2", "scale2", "gate2")
+
+
+def sd3(
+    batch: int = 1,
+    *,
+    layers: int = 24,
+    width: int = 1536,
+    heads: int = 24,
+    side: int = 64,
+    channels: int = 16,
+    patch: int = 2,
+    context: tuple[int, int] = (154, 4096),
+    pooled: int = 2048,
+    accumulation: Accumulation = "sums",
+) -> ComputeGraph:
+    """Return the training graph of Stable Diffusion 3's transformer (Esser et al. 2024), medium, on latents of 64 x 64.
+
+    Image and text are two streams with parameters of their own; each layer has one attention over both. The last layer
+    ends the stream of the text.
+
+    Parameters
+    ----------
+    batch : int
+        Samples.
+    context : tuple of int
+        Tokens and features of the text.
+    pooled : int
+        Features of the text as a whole.
+
+    Examples
+    --------
+    >>> graph = sd3(layers=2)
+    >>> sum(op.phase == "forward" for op in graph.ops)
+    80
+    """
+    sizes = {"layers": layers, "width": width, "heads": heads, "side": side, "patch": patch, "pooled": pooled}
+    check_sizes("sd3", sizes)
+    check_heads("sd3", width, heads)
+    net = ImageOperators("sd3", batch, accumulation=accumulation)
+    x = net.conv("patches", net.source((batch, side, side, channels)), width, patch, stride=patch)
+    text, whole, time = net.source((batch, *context)), net.source((batch, pooled)), net.source((batch, 256))
+    with net.module("condition"):
+        embedded = net.linear("time2", net.elementwise("silu", "time_silu", net.linear("time1", time, width)), width)
+        said = net.linear("text2", net.elementwise("silu", "text_silu", net.linear("text1", whole, width)), width)
+        shared = net.elementwise("silu", "silu", net.add("add", embedded, said))
+    x = net.reshaped("pad", "positions", x, (batch, x.shape[1] * x.shape[2], width))  # adds fixed positions
+    text = net.linear("context", text, width)
+    for layer in range(layers):
+        with net.module(f"layers.{layer}"):
+            x, text = _joint_layer(net, x, text, shared, (heads, layer == layers - 1))
+    with net.module("final"):
+        shift, scale = _vectors(net, shared, ("shift", "scale"))
+        x = net.linear("out", _modulated(net, "", x, shift, scale), patch * patch * channels)
+    return net.build("mse_loss", x)
+
+
+def _joint_layer(
+    net: ImageOperators, x: Value, text: Value, shared: Value, kind: tuple[int, bool]
+) -> tuple[Value, Value]:  # fmt: skip
+    """Add a layer of two streams; `kind` has the heads, and True for the last layer."""
+    heads, is_last = kind
+    width, streams = x.shape[-1], {"image": x, "text": text}
+    vectors, reads = {}, []
+    for word, value in streams.items():
+        with net.module(word):
+            names = _MODULATION[:2] if is_last and word == "text" else _MODULATION
+            vectors[word] = _vectors(net, shared, names)
+            y = net.linear("qkv", _modulated(net, "1", value, *vectors[word][:2]), 3 * width)
+            reads.append(net.split("qkv_split", y, dict.fromkeys("qkv", value.shape)))
+    rows = (x.shape[0], x.shape[1] + text.shape[1], width)
+    with net.module("attn"):
+        q, k, v = (net.apply("concat", f"join_{word}", parts, [Output("", rows)])[0]
+                   for word, parts in zip("qkv", zip(*reads, strict=True), strict=True))  # fmt: skip
+        y = net.attention("attention", q, k, v, heads)
+        if is_last:
+            attended = {"image": net.reshaped("crop", "image", y, x.shape)}
+        else:
+            shapes = {word: value.shape for word, value in streams.items()}
+            attended = dict(zip(streams, net.split("split", y, shapes), strict=True))
+    for word, y in attended.items():
+        _, _, gate1, shift2, scale2, gate2 = vectors[word]
+        with net.module(word):
+            z = net.add("residual1", streams[word], net.multiply("gate1", net.linear("out", y, width), gate1))
+            y = gelu_mlp(net, _modulated(net, "2", z, shift2, scale2), 4 * width)
+            streams[word] = net.add("residual2", z, net.multiply("gate2", y, gate2))
+    return streams["image"], streams["text"]
+
+
+def _vectors(net: ImageOperators, shared: Value, names: tuple[str, ...]) -> tuple[Value, ...]:
+    """Add vectors of the sample that depend on the condition."""
+    batch, width = shared.shape
+    made = net.linear("modulation", shared, len(names) * width)
+    return net.split("split", made, dict.fromkeys(names, (batch, width)))
 
 
 def _modulated(net: ImageOperators, number: str, x: Value, shift: Value, scale: Value) -> Value:
