@@ -124,7 +124,7 @@ class Reporter:
 def fitted(parts: Sequence[str], stream: TextIO, *, labelled: bool = False) -> str:
     """Return the parts of a line that fit the width of a stream, which the second part, the phase, yields to others.
 
-    A label as second part yields only to the time and the first fact, and is shortened. Sizes have units on a screen.
+    A label as second part yields only to the time and the first fact, and loses its last words. Sizes have units on a screen.
     """
     room, words = width_of(stream), [with_units(part, stream) for part in parts]
     time, phase, *facts = (k for k, word in enumerate(words) if word or k < 2)
@@ -132,11 +132,18 @@ def fitted(parts: Sequence[str], stream: TextIO, *, labelled: bool = False) -> s
     shown: set[int] = set()
     for k in (time, *facts[:first], phase, *facts[first:]):
         if labelled and k == phase:
-            words[k] = clipped(words[k], max(room - 3, LEAST_LABEL))
+            words[k] = _shortened(words[k], max(room - 3, LEAST_LABEL))
         if room > len(words[k]) + 2:
             shown.add(k)
             room -= len(words[k]) + 2
     return "  ".join(words[k] for k in sorted(shown) if words[k])
+
+
+def _shortened(label: str, length: int) -> str:
+    """Return a label without its last words, or if the first one is too long, clipped."""
+    while len(label) > length and " " in label:
+        label = label.rpartition(" ")[0].removesuffix(" at")
+    return clipped(label, length)
 
 
 def _memory() -> list[str]:
