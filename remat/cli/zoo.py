@@ -9,11 +9,11 @@ from remat.cli.options import Json
 
 
 def command(
-    family: str | None = typer.Argument(None, help="Only names that begin so."), *, as_json: Json = False
+    family: str | None = typer.Argument(None, metavar="[PREFIX]", help="Only names with this prefix."), *, as_json: Json = False
 ) -> None:
     """List the built-in graphs: name, number of ops, peak without recomputation, and what it is.
 
-    Names that end in `-folded` (no concatenations) are left out; `remat zoo swiftnet` lists those that begin so.
+    Names that end in `-folded` (no concatenations) are left out; `remat zoo swiftnet` lists all names with that prefix.
 
     Examples
     --------
