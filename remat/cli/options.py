@@ -250,7 +250,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "backend": Annotated[str | None, typer.Option(
             "--backend", metavar="BACKEND", autocompletion=complete_backend,
             help="Solver, NAME or NAME:VARIANT (`remat backends` lists them) or MODULE:CLASS. Default: cp-sat.")],
-        "time_limit": Annotated[float | None, time_option("Time of each run, everything included; default: until proved")],
+        "time_limit": Annotated[float | None, time_option("Time of each run, all included; default: until proved")],
         "gap": Annotated[float | None, typer.Option(
             "--gap", metavar="SHARE", parser=_reader(share),
             help="Stop at this relative gap (0.05, 5%); default 1e-6; 0: prove optimality.")],

@@ -124,7 +124,8 @@ class Reporter:
 def fitted(parts: Sequence[str], stream: TextIO, *, labelled: bool = False) -> str:
     """Return the parts of a line that fit the width of a stream, which the second part, the phase, yields to others.
 
-    A label as second part yields only to the time and the first fact, and loses its last words. Sizes have units on a screen.
+    A label as second part yields only to the time and the first fact, and loses its last words. Sizes have units on a
+    screen.
     """
     room, words = width_of(stream), [with_units(part, stream) for part in parts]
     time, phase, *facts = (k for k, word in enumerate(words) if word or k < 2)
@@ -140,10 +141,13 @@ def fitted(parts: Sequence[str], stream: TextIO, *, labelled: bool = False) -> s
 
 
 def _shortened(label: str, length: int) -> str:
-    """Return a label without its last words, or if the first one is too long, clipped."""
-    while len(label) > length and " " in label:
-        label = label.rpartition(" ")[0].removesuffix(" at")
-    return clipped(label, length)
+    """Return a label without its last words, or where less than :data:`LEAST_LABEL` letters were left, clipped."""
+    short = label
+    while len(short) > length:
+        short = short.rpartition(" ")[0].removesuffix(" at")
+        if len(short) < LEAST_LABEL:
+            return clipped(label, length)
+    return short
 
 
 def _memory() -> list[str]:

@@ -128,7 +128,10 @@ app.add_typer(study.app, name="study")
 
 
 @app.command("help", cls=Command)
-def _help(ctx: typer.Context, command: Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="Name of a command.")] = None) -> None:
+def _help(
+    ctx: typer.Context,
+    command: Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="Name of a command.")] = None,
+) -> None:
     """Show the help of a command, as its option `--help`.
 
     Examples

@@ -9,7 +9,9 @@ from remat.cli.options import Json
 
 
 def command(
-    family: str | None = typer.Argument(None, metavar="[PREFIX]", help="Only names with this prefix."), *, as_json: Json = False
+    family: str | None = typer.Argument(None, metavar="[PREFIX]", help="Only names with this prefix."),
+    *,
+    as_json: Json = False,
 ) -> None:
     """List the built-in graphs: name, number of ops, peak without recomputation, and what it is.
 

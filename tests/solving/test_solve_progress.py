@@ -106,6 +106,9 @@ def test_labels_and_news_of_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     ]  # fmt: skip
     assert re.search(r"0\.\d/30 s  \[2/6\] retention-intervals/[\w:]*\.\.\.  batch 3: fits", terminal.getvalue())
     assert "(0.1 s)" not in terminal.getvalue()
+    assert fitted(["1/4 s", "[3/6] checkmate/highs at 80.125%", "overhead 0.0021431 %"], terminal, labelled=True) == (
+        "1/4 s  [3/6] checkmate/highs  overhead 0.0021431 %"
+    )
 
 
 def test_immediate_failures_print_no_line() -> None:
