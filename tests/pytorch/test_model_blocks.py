@@ -17,6 +17,7 @@ from remat.torch import Rematerialized, capture, rematerialize, rematerialize_bl
 from remat.torch.blocks.calls import record_calls  # noqa: E402
 from remat.torch.blocks.finding import find_blocks  # noqa: E402
 from remat.torch.capture.fakes import FakeWorld  # noqa: E402
+from remat.torch.private import FakeTensor  # noqa: E402
 
 #: A quick search.
 QUICK: dict[str, Any] = {"method": "eviction", "costs": "flops"}
@@ -177,6 +178,44 @@ def test_block_called_twice_with_state() -> None:
     assert [each.path for each in found.report.blocks] == ["first", "first", "second"]
     assert_equal(*(step(each, each, (x,), loss=lambda y: y.square().sum()) for each in (model, plain)))
     assert found.report.recomputations
+
+
+class Padded(Model):
+    """Masks only a batch with padding, and packs only positions that restart, as models of transformers do."""
+
+    places: Any
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        self.register_buffer("places", torch.arange(64))
+
+    def forward(self, ids: Any, targets: Any) -> Any:
+        x = self.tokens(ids)
+        causal = torch.arange(ids.shape[1])[None] > 0
+        # plain Python numbers stand in for the checks that transformers skips for fake tensors
+        padded = isinstance(ids, FakeTensor) or not bool((ids != 0).all())
+        packed = isinstance(self.places, FakeTensor) or not bool((self.places.diff() == 1).all())
+        mask = (causal & (ids != 0))[..., None].float() if padded or packed else 1.0
+        for layer in self.layers:
+            x = layer(x, mask=mask)
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
+
+
+def test_blocks_are_captured_with_the_masks_of_real_calls() -> None:
+    """Values of ids and buffers decide on a mask; a batch with padding is a call of another kind."""
+    torch.manual_seed(0)
+    plain, (ids, targets) = Padded(count=2), batch()
+    model = copy.deepcopy(plain)
+    full, padded = ids.clamp(1), ids.clamp(1)
+    padded[1, -3:] = 0
+    found = rematerialize_blocks(model, "75%", (full, targets), other_shapes="capture", **QUICK)
+    for number, each in enumerate((full, padded, full, padded)):
+        assert_equal(step(model, model, (each, targets)), step(plain, plain, (each, targets)))
+        assert len(found.reports) == min(number + 1, 2)
+    assert all(each.recomputations and each.predicted_peak <= each.budget for each in found.reports)
+    found = rematerialize_blocks(found.restore(), "75%", (full, targets), **QUICK)
+    with refused("execution.unlike-sample", culprit="'mask'"):
+        model(padded, targets)
 
 
 # -- several processes -------------------------------------------------------------------------------------------------

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
 
 from remat.errors import CaptureError
+from remat.torch.blocks.concrete import DEVICE, Concrete, concrete, tensors_in
 from remat.torch.capture.explaining import explained, quiet_torch
 from remat.torch.capture.fakes import FakeWorld, grouped_products, without_onednn
 from remat.torch.capture.recording import differentiable
@@ -42,20 +45,28 @@ class Call:
     kind: str
 
 
-def record_calls(world: FakeWorld, blocks: Mapping[str, nn.Module]) -> list[Call]:
+def record_calls(world: FakeWorld, blocks: Mapping[str, nn.Module], given: tuple[Any, Any] | None = None) -> list[Call]:
     """Run the forward pass of a model on fake tensors, and the backward pass of each block; return calls of the blocks.
+
+    `given`: real positional and keyword arguments. Their integers and booleans keep their values.
 
     Raise CaptureError if the model cannot be run so, or calls none of the blocks with a gradient to compute.
     """
     calls: list[Call] = []
+    kinds: dict[str, str] = {}
+    mode = Concrete(world.mode)
+    fake = (world.args, world.kwargs)
+    args, kwargs = fake if given is None else pytree.tree_map(concrete, given, fake)
+    buffers = dict(world.module.named_buffers())
+    state = {name: concrete(buffers.get(name), each) for name, each in world.state.items()}
     with (
-        kept_attributes(world.module), quiet_torch(), without_onednn(), grouped_products(), world.swapped(), world.mode,
+        kept_attributes(world.module), quiet_torch(), without_onednn(), grouped_products(), world.swapped(state), mode,
         torch.enable_grad(),
     ):  # fmt: skip
         for path, block in blocks.items():
-            block.__dict__["forward"] = _Recorded(path, block, calls)
+            block.__dict__["forward"] = _Recorded(path, block, calls, kinds, mode)
         try:
-            world.module(*world.args, **world.kwargs)
+            world.module(*args, **kwargs)
         except Exception as error:
             raise explained(world.module, error) from error
         finally:
@@ -70,32 +81,31 @@ def record_calls(world: FakeWorld, blocks: Mapping[str, nn.Module]) -> list[Call
 
 
 class _Recorded:
-    """Forward of a block that records the call, and cuts the model's autograd graph behind it."""
+    """Forward of a block that records the call, and cuts the model's autograd graph behind it.
 
-    def __init__(self, path: str, block: nn.Module, calls: list[Call]) -> None:
-        self._path, self._block, self._forward, self._calls = path, block, block.forward, calls
+    `kinds`: kind of each recorded forward pass that determines its backward pass, which then runs once only.
+    """
+
+    def __init__(self, path: str, block: nn.Module, calls: list[Call], kinds: dict[str, str], mode: Concrete) -> None:
+        self._path, self._block, self._forward = path, block, block.forward
+        self._calls, self._kinds, self._mode = calls, kinds, mode
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given, spec = pytree.tree_flatten((args, kwargs))
         leaves = [
             leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
-            for leaf in given
+            for leaf in self._mode.faked(given)
         ]
         args, kwargs = pytree.tree_unflatten(leaves, spec)
-        with _Ops(self._block, leaves) as ops:
+        with _Ops(self._block, leaves) as ops, _hooks_set() as hooks:
             returned = self._forward(*args, **kwargs)
             outputs, out_spec = pytree.tree_flatten(returned)
             roots = differentiable(outputs)
             if roots:
+                ops.note("outputs", [ops.token(each) for each in outputs], str(spec), str(out_spec))
                 ops.note("backward", [ops.token(root) for root in roots])
-                wanted = [*self._block.parameters(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
-                wanted = [each for each in wanted if each.requires_grad]
-                tangents = [torch.empty_like(root) for root in roots]
-                found = torch.autograd.grad(roots, wanted, tangents, allow_unused=True)
-                ops.note("results", [ops.token(each) for each in (*outputs, *found)])
-        if roots:
-            ops.note("structure", str(spec), str(out_spec))
-            self._calls.append(Call(self._path, self._block, args, kwargs, ops.digest()))
+                kind = self._kind(ops, roots, leaves, hidden=bool(hooks) or _has_python(roots))
+                self._calls.append(Call(self._path, self._block, args, kwargs, kind))
         places = {id(leaf): k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         return pytree.tree_unflatten(
             [
@@ -106,6 +116,53 @@ class _Recorded:
             ],
             out_spec,
         )  # fmt: skip
+
+    def _kind(self, ops: _Ops, roots: list[torch.Tensor], leaves: list[Any], *, hidden: bool) -> str:
+        """Return the digest of both passes; `hidden`: True if the ops of the forward one do not determine the other."""
+        forward = ops.digest()
+        if hidden or forward not in self._kinds:
+            wanted = [*self._block.parameters(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
+            wanted = [each for each in wanted if each.requires_grad]
+            tangents = [torch.empty_like(root) for root in roots]
+            found = torch.autograd.grad(roots, wanted, tangents, allow_unused=True)
+            ops.note("gradients", [ops.token(each) for each in found])
+            if hidden:
+                return ops.digest()
+            self._kinds[forward] = ops.digest()
+        return self._kinds[forward]
+
+
+@contextmanager
+def _hooks_set() -> Iterator[list[Any]]:
+    """Collect the hooks that run in a backward pass, of tensors or of saved tensors."""
+    found: list[Any] = []
+    places = (torch.Tensor, "register_hook"), (torch.autograd.graph.saved_tensors_hooks, "__enter__")
+
+    def noting(function: Any) -> Any:
+        def noted(self: Any, *args: Any) -> Any:
+            found.append(self)
+            return function(self, *args)
+
+        return noted
+
+    with ExitStack() as stack:
+        for owner, name in places:
+            stack.enter_context(patch.object(owner, name, noting(getattr(owner, name))))
+        yield found
+
+
+def _has_python(roots: Sequence[torch.Tensor]) -> bool:
+    """Return True if a backward pass runs an ``autograd.Function`` written in Python."""
+    waiting: list[Any] = [root.grad_fn for root in roots]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return True
+        found = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= found
+        waiting += found
+    return False
 
 
 class _Ops(TorchDispatchMode):
@@ -133,15 +190,23 @@ class _Ops(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        read = [self.token(leaf) for leaf in pytree.tree_leaves((args, kwargs or {}))]
+        if func is DEVICE:
+            return func(*args)
+        read = self._described((args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        written = []
-        for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and storage_key(leaf) not in self._numbers:
-                self._named(leaf, f"%{len(self._held)}")
-            written.append(self.token(leaf))
-        self.note(str(func), read, written)
+        for each in tensors_in(result):
+            if storage_key(each) not in self._numbers:
+                self._named(each, f"%{len(self._held)}")
+        self.note(str(func), read, self._described(result))
         return result
+
+    def _described(self, value: Any) -> Any:
+        """Describe arguments or results of an op."""
+        if isinstance(value, tuple | list):
+            return [self._described(each) for each in value]
+        if isinstance(value, Mapping):
+            return {name: self._described(each) for name, each in value.items()}
+        return self.token(value)
 
     def token(self, leaf: Any) -> str:
         """Describe a value: a tensor by its storage and layout."""

@@ -63,7 +63,7 @@ def plan_blocks(
     """
     clock = _Clock()
     world = FakeWorld.of(model, tuple(args), kwargs)
-    calls = record_calls(world, blocks)
+    calls = record_calls(world, blocks, (tuple(args), dict(kwargs)))
     clock.take("calls")
     kinds = {kind: _step(next(call for call in calls if call.kind == kind), settings) for kind in _kinds(calls)}
     ops = [BlockOp.of(call, kinds[call.kind].captured) for call in calls]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -72,11 +73,19 @@ class BlockOp:
         """Return the gradients that the block computes."""
         return [each for each in captured.results_of("gradient") if each.node is not None]
 
-    def layouts(self, backward: bool) -> list[Layout]:
-        """Return the layouts of the outputs of the forward or backward op."""
+    @cached_property
+    def layouts(self) -> tuple[list[Layout], list[Layout]]:
+        """Layouts of the outputs of the forward op, and of the backward op."""
         results = self.captured.results_of("output")
-        nodes = self.results(self.captured) if backward else [results[k] for k in self.outputs]
-        return [Layout.of(each.node.meta["val"]) for each in nodes if each.node is not None]
+        passes = [results[k] for k in self.outputs], self.results(self.captured)
+        forward, backward = (
+            [Layout.of(each.node.meta["val"]) for each in nodes if each.node is not None] for nodes in passes
+        )
+        return forward, backward
+
+    def made(self, backward: bool) -> list[torch.Tensor]:
+        """Allocate the outputs of the forward or backward op."""
+        return [layout.empty() for layout in self.layouts[backward]]
 
 
 #: Ops of the model being captured, by number.
@@ -86,19 +95,17 @@ _OPS: dict[int, BlockOp] = {}
 @torch.library.custom_op("remat::block", mutates_args=())  # type: ignore[untyped-decorator]  # Any without torch's sources
 def block_op(tensors: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
     """Represent the forward pass of a block; allocates its outputs and computes nothing."""
-    return [layout.empty() for layout in _OPS[number].layouts(backward=False)]
+    return _OPS[number].made(backward=False)
 
 
 @torch.library.custom_op("remat::block_backward", mutates_args=())  # type: ignore[untyped-decorator]
 def block_backward_op(tangents: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
     """Represent the backward pass of a block; allocates its gradients and computes nothing."""
-    return [layout.empty() for layout in _OPS[number].layouts(backward=True)]
+    return _OPS[number].made(backward=True)
 
 
-block_op.register_fake(lambda tensors, number: [layout.empty() for layout in _OPS[number].layouts(backward=False)])
-block_backward_op.register_fake(
-    lambda tangents, number: [layout.empty() for layout in _OPS[number].layouts(backward=True)]
-)
+block_op.register_fake(lambda tensors, number: _OPS[number].made(backward=False))
+block_backward_op.register_fake(lambda tangents, number: _OPS[number].made(backward=True))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -107,7 +114,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward(ctx: Any, given: Sequence[torch.Tensor | None]) -> Any:
     op = _OPS[ctx.number]
-    layouts = op.layouts(backward=False)
+    layouts, _ = op.layouts
     tangents = [
         layout.empty().zero_() if each is None else each
         for each, layout, tangent in zip(given, layouts, op.tangents, strict=True)

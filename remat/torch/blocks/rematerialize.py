@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from remat.torch.lock import in_turn
 from remat.torch.modes import in_training
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.module import Rematerialized, convert, restore
+from remat.torch.rematerialized.plan import Plan, modes_of
 from remat.torch.rematerialized.planner import OTHER_SHAPES
 from remat.torch.rematerialized.planning import Settings, check_setting
 
@@ -57,6 +58,8 @@ class RematerializedBlocks:
         self._settings, self._other_calls = settings, other_shapes == "capture"
         self._steps: list[BlockPlans] = []
         self._samples: list[Sample] = []
+        self._current: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._after = model.register_forward_hook(self._leave, always_call=True)
         self._listen()
 
     def _listen(self) -> None:
@@ -87,6 +90,7 @@ class RematerializedBlocks:
     def restore(self) -> nn.Module:
         """Give the blocks their own classes again; return the model."""
         self._hook.remove()
+        self._after.remove()
         self._plain()
         return self.model
 
@@ -102,7 +106,8 @@ class RematerializedBlocks:
         finally:
             self._listen()
             for block in {block: None for step in self._steps for block in step.plans}:
-                convert(block, None, [plan for step in self._steps for plan in step.plans.get(block, ())])
+                maker = _OtherCalls(self, block) if self._other_calls else None
+                convert(block, maker, [plan for step in self._steps for plan in step.plans.get(block, ())])
         self._samples.append(sample)
         self.reports.append(made.report)
         self._settings = dataclasses.replace(self._settings, budget=made.report.budget)
@@ -114,12 +119,48 @@ class RematerializedBlocks:
             if isinstance(block, Rematerialized):
                 restore(block)
 
+    def other_call(self, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
+        """Capture the model's current call, in which a block is called as in no earlier one; return the block's step.
+
+        Values of the model's arguments decide this, such as those of a mask with or without padding.
+
+        Raise ExecutionError if the captured call does not call the block so.
+        """
+        if self._current is None:
+            raise ExecutionError("a block is called outside of its model, unlike in the sample", "unlike-sample")
+        self.capture(*self._current)
+        refused: ExecutionError | None = None
+        for plan in self._steps[-1].plans.get(block, ()):
+            try:
+                plan.leaves(block, modes_of(block), args, kwargs)
+            except ExecutionError as error:
+                refused = error
+            else:
+                return plan
+        raise refused or ExecutionError("the model calls a block that it did not call when captured", "unlike-sample")
+
+    def _leave(self, *_: Any) -> None:
+        self._current = None
+
     def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Capture a call of a new kind before the model runs it."""
+        self._current = args, kwargs
         if not (model.training and torch.is_grad_enabled()) or (self._samples and not self._other_calls):
             return
         if not any(_fits(sample, args, kwargs) for sample in self._samples):
             self.capture(args, kwargs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _OtherCalls:
+    """Maker of the steps of one block."""
+
+    owner: RematerializedBlocks
+    block: nn.Module
+    other_calls: ClassVar[bool] = True
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
+        return self.owner.other_call(self.block, args, kwargs)
 
 
 def _fits(sample: Sample, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,13 @@ from remat.torch.capture.fakes import FakeWorld
 from remat.torch.capture.traced import opaque, storage_bytes
 from remat.torch.captured import Input, ResultValue, Traced
 from remat.torch.modes import kept_attributes
-from remat.torch.private import DisableAutocast, enable_python_dispatcher, pytree, setup_stacktrace_preservation_hooks
+from remat.torch.private import (
+    DisableAutocast,
+    OpOverload,
+    enable_python_dispatcher,
+    pytree,
+    setup_stacktrace_preservation_hooks,
+)
 
 #: Message of torch.utils.checkpoint when its backward pass must be one of ``backward()``.
 _REENTRANT = "incompatible with .grad()"
@@ -177,6 +184,9 @@ def _make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., torc
 
 def _functional(recorded: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
     """Return the graph without changes in place, except of placeholders at the end, and without dead code."""
+    if not any(_mutates(node) for node in recorded.graph.nodes):
+        recorded.graph.eliminate_dead_code()
+        return recorded
 
     def run(*flat: torch.Tensor) -> Any:
         return torch.fx.Interpreter(recorded).run(*flat)
@@ -185,6 +195,13 @@ def _functional(recorded: torch.fx.GraphModule, tensors: Sequence[torch.Tensor])
         module = _make_fx(torch.func.functionalize(run, remove="mutations"))(*tensors)
     module.graph.eliminate_dead_code()
     return module
+
+
+def _mutates(node: torch.fx.Node) -> bool:
+    """Return True unless a node is known to change no tensor in place."""
+    return node.op == "call_function" and not (
+        node.target is operator.getitem or (isinstance(node.target, OpOverload) and not node.target._schema.is_mutable)
+    )
 
 
 @contextmanager

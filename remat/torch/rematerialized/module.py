@@ -22,8 +22,7 @@ from remat.schedule.io import write_schedule
 from remat.schedule.traces.layers import LayerTable, layer_table
 from remat.solving.method import MethodLike
 from remat.torch.captured import Captured
-from remat.torch.rematerialized.plan import Plan, modes_of
-from remat.torch.rematerialized.planner import Planner
+from remat.torch.rematerialized.plan import MakesPlans, Plan, modes_of
 from remat.torch.rematerialized.planning import Settings, step_problem
 from remat.torch.rematerialized.report import Report
 
@@ -83,7 +82,7 @@ class Rematerialized(nn.Module):
 
     original: nn.Module
     _plans: list[Plan]
-    _planner: Planner | None
+    _planner: MakesPlans | None
 
     @property
     def report(self) -> Report:
@@ -198,8 +197,9 @@ class Rematerialized(nn.Module):
                 refused = refused or error
         if refused is not None and not (self._planner and self._planner.other_calls):
             raise refused
-        plan = cast("Planner", self._planner)(original, args, kwargs)
-        self._plans.append(plan)
+        plan = cast("MakesPlans", self._planner)(original, args, kwargs)
+        if all(each is not plan for each in self._plans):
+            self._plans.append(plan)
         modes = modes_of(original)  # the first call may have added submodules
         return plan, plan.state(original, modes), plan.leaves(original, modes, args, kwargs)
 
@@ -274,14 +274,14 @@ class Rematerialized(nn.Module):
         return str(self.report).splitlines()[0] if self._plans else "not captured yet"
 
 
-def rematerialized(original: nn.Module, plans: list[Plan], planner: Planner | None) -> Rematerialized:
+def rematerialized(original: nn.Module, plans: list[Plan], planner: MakesPlans | None) -> Rematerialized:
     """Return a module with the tensors and the class of `original` that runs steps made before or by `planner`."""
     made = object.__new__(_class_like(original.__class__))
     made.__dict__.update(_attributes(original, plans, planner))
     return made
 
 
-def convert(module: nn.Module, planner: Planner | None, plans: Sequence[Plan] = ()) -> Rematerialized:
+def convert(module: nn.Module, planner: MakesPlans | None, plans: Sequence[Plan] = ()) -> Rematerialized:
     """Make a module rematerialized in place, for trainers that hold it already; :func:`restore` undoes it.
 
     `plans`: steps made before.
@@ -305,7 +305,7 @@ def _become(module: nn.Module, kind: type, attributes: Mapping[str, Any]) -> Non
     object.__setattr__(module, "__class__", kind)
 
 
-def _attributes(original: nn.Module, plans: list[Plan], planner: Planner | None) -> dict[str, Any]:
+def _attributes(original: nn.Module, plans: list[Plan], planner: MakesPlans | None) -> dict[str, Any]:
     own = nn.Module().__dict__
     del own["training"]
     own.update({name: original.__dict__[name] for name in _SHARED})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -153,6 +153,17 @@ class Plan:
         return returned(
             captured, [next(values) if each.node is not None else each.value for each in captured.results_of("output")]
         )
+
+
+class MakesPlans(Protocol):
+    """Maker of the steps of a module that none of its plans fits."""
+
+    @property
+    def other_calls(self) -> bool:
+        """True if a call unlike all earlier ones is captured; False if it is refused."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
+        """Return the step of a module for these arguments."""
 
 
 def modes_of(module: nn.Module) -> Modes:
