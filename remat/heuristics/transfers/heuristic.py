@@ -1,0 +1,274 @@
+"""Search for schedules of least time with a host: recompute, keep or move."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+
+from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.drops import Drops
+from remat.heuristics.transfers.kernels import KERNELS
+from remat.heuristics.transfers.references import layers_of, saved
+from remat.heuristics.transfers.state import State, Value
+from remat.heuristics.transfers.walks import Annealer
+from remat.problem import Problem
+from remat.problem.op_sequence import order_of
+from remat.problem.training_step import training_step
+from remat.runtime.arrays import Int
+from remat.runtime.checked_options import Options, Positive, Range
+from remat.runtime.deadline import now
+from remat.schedule import OrderRule, Schedule
+from remat.schedule.certificate import Verdict
+
+if TYPE_CHECKING:
+    from remat.heuristics.transfers.program_kernel import Choices
+
+#: Moves per op, of all rounds together, without a deadline or a number of moves.
+MOVES_PER_OP = 60
+#: Rounds without a deadline, and the share of the remaining time of a round with one.
+ROUNDS, ROUND_SHARE = 3, 0.3
+#: Least seconds of a round.
+LEAST_SECONDS = 1.0
+#: Share of the time for drops, and seconds between two reports of a walk.
+DROPS_SHARE, SHARE_INTERVAL = 0.15, 1.0
+#: Factors by which the best price is varied, one after the other.
+FINER = (0.7, 1.4, 0.85, 1.2)
+
+
+@dataclass(frozen=True)
+class TransfersOptions(Options):
+    """Options of :class:`Transfers`."""
+
+    prices: tuple[Annotated[float, Range(above=0)], ...] = (0.1, 0.03, 0.01, 0.3, 1.0, 3.0)
+    """Prices of time on a link, relative to time of the device, one descent for each: low values move more."""
+    leanings: tuple[Annotated[float, Range(above=0)], ...] = (6.0, 2.0)
+    """Price of holding an input for longer relative to recomputing it, as in drops; each is tried at the best price."""
+    share: Annotated[float, Range(above=0, most=1)] = 0.03
+    """Share of the excess that one round of a descent removes."""
+    moves: Positive | None = None
+    """Moves of all rounds of annealing. None: until the deadline, or 60 per op without one."""
+
+
+class Transfers(Heuristic):
+    """Search over what each stage recomputes and fetches, for the least time on a machine with a host.
+
+    A tensor that an op reads is *kept* since its last use, *recomputed* just before, or *fetched*. Any such choices
+    give a program (:mod:`.program_kernel`): a tensor to be fetched is written once, when it is computed, and
+    freed when that has ended or when the room is needed; its fetch is issued as late as it arrives on time, or as early
+    as there is room. The time with all stalls is exact, as in :func:`remat.schedule.timing.time_schedule`, and takes
+    one pass over the program.
+
+    1. *Descents* begin without choices and take, again and again, the tensors that are cheapest to move or recompute
+       for the bytes above the budget that they remove, summed over steps. Link time has a price: a high one recomputes
+       more. A move counts only for the steps between which both links have had idle time for it, or else costs the time
+       that the device waits. Prices are tried in turn and then refined. What proves unnecessary is taken back.
+    2. The best choices of everything moved, each k-th layer moved, drops without moves, and the start compete.
+    3. *Annealing* from the best choices adds, removes and exchanges recomputations and fetches at random, each
+       evaluated exactly. Threads walk apart and share the best choices between rounds.
+
+    Where nothing can be moved, it searches for recomputations alone.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from remat.graphs.families import unit_chain
+    >>> chain = replace(unit_chain(8), cost_unit="us")
+    >>> problem = Problem(chain, 5, machine="rate=1MB/s")
+    >>> problem.validate(Transfers(TransfersOptions(moves=2_000)).run(problem, HeuristicRun())).time
+    17
+    """
+
+    name = "transfers"
+    options_type = TransfersOptions
+    moves: ClassVar[bool] = True
+    kernels = (KERNELS, *Drops.kernels)
+
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        if problem.budget_bytes is None:
+            return Schedule.reference(problem.graph)
+        if not self.prepared(run.deadline):
+            return None
+        search = _Search(problem, run, self.options)
+        search.go()
+        return search.schedule
+
+
+class _Search:
+    """One run: its best choices, and its best schedule, which need not be expressible by choices."""
+
+    def __init__(self, problem: Problem, run: HeuristicRun, options: TransfersOptions) -> None:
+        self.problem, self.call, self.options = problem, run, options
+        self.order: Int = problem.graph.arrays.order
+        if problem.order is OrderRule.FREE and run.start is not None:
+            self.order = order_of(problem, run.start)
+        self.state = self._new_state()
+        self.choices: Choices = self.state.copy()
+        self.value = self.state.evaluate()
+        self.schedule: Schedule | None = None
+        self.rank: tuple[bool, int, int] | None = None
+        self.enough = False
+        self._lock = threading.Lock()
+
+    def go(self) -> None:
+        """Search until time or moves are used up, or no time can be saved."""
+        self.offer(self.state.schedule(Transfers.name))
+        if self.over:
+            return
+        self._given()
+        self._descents()
+        self._layers()
+        if self.value.excess or not self.over:
+            self._anneal()
+
+    @property
+    def over(self) -> bool:
+        """True when the search must or may stop."""
+        fits = self.rank is not None and not self.rank[0]
+        return (
+            self.enough
+            or self.call.deadline.expired
+            or (fits and self.rank is not None and self.rank[1] <= self.problem.graph.base_cost)
+        )
+
+    def offer(self, schedule: Schedule) -> None:
+        """Validate a schedule; keep and report it if it is the best."""
+        certificate = self.problem.validate(schedule)
+        if certificate.verdict is Verdict.INVALID:
+            return
+        value = self.problem.value(certificate)
+        fits = certificate.accepted
+        rank = (False, value, certificate.peak) if fits else (True, certificate.peak, value)
+        if self.rank is None or rank < self.rank:
+            self.schedule, self.rank = schedule, rank
+            if fits:
+                self.enough |= self.call.report(schedule)
+
+    def _new_state(self) -> State:
+        return State(self.problem, self.problem.machine, self.order)
+
+    def consider(self, state: State, value: Value) -> bool:
+        """Keep the choices of a state if they are the best; return true if so."""
+        with self._lock:
+            if value >= self.value:
+                return False
+            self.value, self.choices = value, state.copy()
+            if value.excess == 0:
+                self.offer(state.schedule(Transfers.name))
+            return True
+
+    def _given(self) -> None:
+        """Consider the start, and drops without moves."""
+        starts = [] if self.call.start is None else [self.call.start]
+        alone = self.problem.one_memory
+        part = self.call.deadline.earlier(DROPS_SHARE * self.call.deadline.remaining)
+        if not self.call.options.from_nothing:
+            dropped = Drops().run(alone, HeuristicRun(self.call.until(part).options))
+            starts += [] if dropped is None else [dropped]
+        for schedule in starts:
+            self.offer(schedule)
+            if self.state.take_schedule(schedule):
+                self.consider(self.state, self.state.evaluate())
+
+    def _descents(self) -> None:
+        """Descend at several prices of link time, and near the best of them."""
+        values: dict[tuple[float, float], Value] = {}
+
+        def attempt(price: float, leaning: float) -> None:
+            if self.over or (price, leaning) in values:
+                return
+            self.state.clear()
+            self.state.descend(price, leaning, self.call.deadline, share=self.options.share)
+            value = values[price, leaning] = self.state.take_back(self.call.deadline)
+            self.consider(self.state, value)
+
+        first, *others = self.options.leanings
+        for price in self.options.prices:
+            attempt(price, first)
+        for leaning in others:
+            attempt(min(values, key=values.__getitem__)[0] if values else 1.0, leaning)
+        for factor in FINER if values else ():
+            price, leaning = min(values, key=values.__getitem__)
+            attempt(price * factor, leaning)
+
+    def _layers(self) -> None:
+        """Consider everything moved, and each k-th layer."""
+        step = training_step(self.problem)
+        if step is None or not self.problem.can_move:
+            return
+        nothing = np.empty(0, dtype=np.int64)
+        found: list[tuple[Value, Int]] = []
+        for _, _, tensors in layers_of(step, saved(step)):
+            if self.over:
+                break
+            self.state.take(nothing, nothing, tensors, step.first_backward_reads[tensors])
+            found.append((self.state.evaluate(), tensors))
+        if found:
+            _, tensors = min(found, key=lambda pair: pair[0])
+            self.state.take(nothing, nothing, tensors, step.first_backward_reads[tensors])
+            self.consider(self.state, self.state.take_back(self.call.deadline))
+
+    def _anneal(self) -> None:
+        """Run rounds of annealing, in threads where the number of moves is not limited."""
+        limited = self.options.moves is not None or math.isinf(self.call.deadline.seconds)
+        if limited:
+            most = self.options.moves or MOVES_PER_OP * len(self.order)
+            self._walk(0, self.state, max(1, most // ROUNDS))
+            return
+        threads = max(1, self.call.threads)
+        with ThreadPoolExecutor(threads) as pool:
+            running = [
+                pool.submit(self._walk, number, self.state if number == 0 else self._new_state(), None)
+                for number in range(threads)
+            ]
+            try:
+                for thread in running:
+                    thread.result()
+            finally:  # also after Ctrl-C
+                self.enough = True
+
+    def _walk(self, number: int, state: State, moves: int | None) -> None:
+        """Anneal in rounds of some moves, or until the search is over."""
+        state.restore(self.choices)
+        seeds = np.random.default_rng((self.call.seed, number))
+        walk = Annealer(state, int(seeds.integers(2**31)))
+        for _ in count() if moves is None else range(ROUNDS):
+            if self.over:
+                return
+            state.restore(self.choices)
+            walk.restart()
+            shared = now()
+            for done in self._round(walk, moves):
+                stop = done >= 1 or self.over
+                if stop or now() > shared + SHARE_INTERVAL:
+                    shared = now()
+                    self._share(walk)
+                if stop:
+                    break
+
+    def _share(self, walk: Annealer) -> None:
+        """Consider the best choices of a walk, which then continues."""
+        if walk.best is None or (not self.value.excess and walk.best >= self.value.time):
+            return
+        current = walk.state.copy()
+        walk.state.restore(walk.choices)
+        self.consider(walk.state, walk.state.evaluate())
+        walk.state.restore(current)
+        walk.state.evaluate()
+
+    def _round(self, walk: Annealer, moves: int | None) -> Iterator[float]:
+        """Make the moves of a round; yield the share that is done, from time to time."""
+        done, made = 0.0, 0
+        deadline = self.call.deadline
+        begin = deadline.elapsed
+        length = max(LEAST_SECONDS, ROUND_SHARE * deadline.remaining)
+        while done < 1:
+            made += walk.advance(done, None if moves is None else moves - made)
+            done = made / moves if moves is not None else (deadline.elapsed - begin) / length
+            yield done

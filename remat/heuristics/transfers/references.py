@@ -1,0 +1,139 @@
+"""Reference strategies that move tensors without search: all that the backward pass reads, or that of some layers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from remat.errors import ProblemError
+from remat.heuristics.forward_blocks import all_cuts
+from remat.heuristics.transfers.kernels import KERNELS
+from remat.heuristics.transfers.state import State
+from remat.problem import Problem
+from remat.problem.training_step import TrainingStep
+from remat.runtime.arrays import Bool, Int
+from remat.schedule import Schedule
+
+#: Largest distance of layers that are moved.
+MOST_APART = 12
+
+
+def move_everything(problem: Problem) -> Schedule:
+    """Return the schedule that moves every tensor which the backward pass reads, and recomputes nothing.
+
+    As ``torch.autograd.graph.save_on_cpu``: a tensor is written when it is computed, freed after its last use in
+    the forward pass, and fetched once for the backward pass. Unlike there, transfers work at the same time as the
+    device, and fetches are issued as late as they arrive on time.
+
+    Parameters
+    ----------
+    problem : Problem
+        A training step with a budget and a machine. The schedule is over the budget if that is too little for this
+        strategy.
+
+    Raises
+    ------
+    ProblemError
+        If the graph is no training graph, or the problem has no budget.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from remat.graphs.families import unit_chain
+    >>> chain = replace(unit_chain(3), cost_unit="us")
+    >>> problem = Problem(chain, 3, machine="rate=1MB/s")
+    >>> problem.validate(move_everything(problem)).time
+    9
+    """
+    step, state = TrainingStep.of(problem), _state(problem)
+    return _moved(state, step, saved(step), "everything moved")
+
+
+def move_layers(problem: Problem) -> Iterator[tuple[int, int, Schedule]]:
+    """Yield the schedules that move what each k-th layer saves for the backward pass, for each k and choice of layers.
+
+    Layers are blocks of the forward pass by modules, names, or positions where few bytes cross
+    (:func:`remat.heuristics.forward_blocks.all_cuts`). The tensors that one of the layers k, 2 k, ... (from 1) computes
+    are moved as in :func:`move_everything`.
+
+    Yields
+    ------
+    layers, every : int
+        Number of layers, and k.
+    schedule : Schedule
+        Perhaps over the budget.
+
+    Raises
+    ------
+    ProblemError
+        As :func:`move_everything`.
+    """
+    step, state = TrainingStep.of(problem), _state(problem)
+    candidates = saved(step)
+    for layers, every, tensors in layers_of(step, candidates):
+        yield layers, every, _moved(state, step, tensors, f"each layer in {every} of {layers} moved")
+
+
+def best_of_layers(problem: Problem) -> Schedule | None:
+    """Return the schedule of :func:`move_layers` with the least time within the budget; None if none is within it.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from remat.graphs.families import unit_chain
+    >>> chain = replace(unit_chain(8), cost_unit="us")
+    >>> problem = Problem(chain, 8, machine="rate=1MB/s")
+    >>> problem.validate(best_of_layers(problem)).time
+    17
+    """
+    step, state = TrainingStep.of(problem), _state(problem)
+    best = None
+    for layers, every, tensors in layers_of(step, saved(step)):
+        _take(state, step, tensors)
+        value = state.evaluate()
+        if value.excess == 0 and (best is None or value.time < best[0]):
+            best = value.time, tensors, f"each layer in {every} of {layers} moved"
+    return None if best is None else _moved(state, step, *best[1:])
+
+
+def saved(step: TrainingStep) -> Int:
+    """Return the tensors of forward and loss that the backward pass reads."""
+    arrays = step.problem.graph.arrays
+    first = arrays.producers.lowest(arrays.position, len(arrays.order))
+    crosses = (first < step.first_backward) & (step.first_backward_reads < len(arrays.order))
+    return np.flatnonzero(crosses & ~arrays.is_input)
+
+
+def layers_of(step: TrainingStep, tensors: Int) -> Iterator[tuple[int, int, Int]]:
+    """Yield numbers of layers, distances k, and those tensors that each k-th layer computes."""
+    arrays = step.problem.graph.arrays
+    made = arrays.producers.lowest(arrays.position, len(arrays.order))[tensors]
+    cuts: Iterable[tuple[int, ...]] = ()
+    with contextlib.suppress(ProblemError):
+        cuts = all_cuts(step, "auto")
+    for each in cuts:
+        layer = np.searchsorted(np.array(each), made, side="right")  # from 1
+        for every in range(1, min(MOST_APART, len(each)) + 1):
+            chosen: Bool = layer % every == 0
+            if chosen.any():
+                yield len(each), every, tensors[chosen]
+
+
+def _state(problem: Problem) -> State:
+    if problem.budget_bytes is None:
+        raise ProblemError("a plan needs a budget, such as '60%' or '8GiB'", "no-budget")
+    KERNELS.ready()
+    return State(problem, problem.machine)
+
+
+def _take(state: State, step: TrainingStep, tensors: Int) -> None:
+    """Fetch tensors for the first op of the backward pass that reads them."""
+    nothing = np.empty(0, dtype=np.int64)
+    state.take(nothing, nothing, tensors, step.first_backward_reads[tensors])
+
+
+def _moved(state: State, step: TrainingStep, tensors: Int, source: str) -> Schedule:
+    _take(state, step, tensors)
+    return state.schedule(source)

@@ -1,0 +1,112 @@
+"""Annealing walks over choices, each evaluated exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remat.heuristics.transfers.state import State, Value, copy_choices
+from remat.runtime.deadline import Slices
+
+if TYPE_CHECKING:
+    from remat.heuristics.transfers.program_kernel import Choices
+
+#: Room for recursion in a move.
+STACK = 256
+#: Moves between the first checks of the clock, and seconds between checks.
+BATCH, CHECK_INTERVAL = 100, 0.05
+#: First and last temperatures of rounds, as shares of the base cost; the first ones take turns.
+HOT, COLD = (1e-4, 3e-4, 3e-5), 3e-6
+#: Probability that a recomputation also provides an input that would be held for it.
+AGAIN = 0.4
+#: Price of time on a link, relative to time of the device: it keeps out useless transfers.
+LINK = 0.02
+#: Range of the share of states within the budget, outside which the price of the excess rises or falls, by this factor.
+MET, STEP = (0.2, 0.5), 1.1
+#: First price of a byte above the budget at one step, in base costs for the bytes of all tensors.
+PENALTY = 0.5
+#: Largest change of that price, as a factor.
+RANGE = 1e3
+
+
+class Annealer:
+    """Walk over the choices of a state, in rounds that begin from its best choices.
+
+    Parameters
+    ----------
+    state : State
+        With the choices to begin from; the walk changes them.
+    seed : int
+        Of everything random.
+    """
+
+    def __init__(self, state: State, seed: int) -> None:
+        from remat.heuristics.transfers.moves_kernel import Walk
+
+        self.state, self._seed = state, seed
+        choices = state.copy()
+        self._walk = Walk(
+            np.zeros(3, dtype=np.int64), np.full(1, -1, dtype=np.int64), choices.runs, choices.num_runs,
+            choices.fetched, choices.num_fetches, np.zeros(STACK, dtype=np.int64),
+        )  # fmt: skip
+        base = max(1, state.problem.graph.base_cost)
+        self.base = base
+        self.penalty = PENALTY * base / max(1, int(state.net.size.sum()))
+        self._limits = self.penalty / RANGE, self.penalty * RANGE
+        self.slices = Slices(BATCH, 1_000_000, CHECK_INTERVAL)
+        self.rounds = 0
+        """Rounds that have begun."""
+        self.begin()
+
+    @property
+    def best(self) -> int | None:
+        """Least time without excess; None: none found."""
+        return int(self._walk.best[0]) if self._walk.best[0] >= 0 else None
+
+    @property
+    def choices(self) -> Choices:
+        """Best choices."""
+        walk = self._walk
+        return type(self.state.choices)(walk.best_runs, walk.best_num_runs, walk.best_fetched, walk.best_num_fetches)
+
+    def begin(self) -> Value:
+        """Set the choices of the state as the current ones, also as the best ones if they are better."""
+        from remat.heuristics.transfers.program_kernel import LINKS
+
+        value = self.state.evaluate()
+        self._walk.current[:] = value.time, value.excess, self.state.program.number[LINKS]
+        if value.excess == 0 and (self.best is None or value.time < self.best):
+            self._walk.best[0] = value.time
+            copy_choices(self.state.choices, self.choices)
+        return value
+
+    def restart(self) -> None:
+        """Begin a round from the choices of the state."""
+        self.rounds += 1
+        self.begin()
+
+    def temperature(self, done: float) -> float:
+        """Return the temperature after a share of the round."""
+        hot, cold = HOT[(self.rounds - 1) % len(HOT)] * self.base, COLD * self.base
+        return float(hot * (cold / hot) ** done)
+
+    def advance(self, done: float, moves: int | None = None) -> int:
+        """Make some moves after a share of the round; return their number."""
+        count = self.slices.amount if moves is None else min(moves, self.slices.amount)
+        with self.slices:
+            met = self.batch(np.array([self.temperature(done), self.penalty, AGAIN, LINK]), count)
+        if met < MET[0]:
+            self.penalty = min(self.penalty * STEP, self._limits[1])
+        elif met > MET[1]:
+            self.penalty = max(self.penalty / STEP, self._limits[0])
+        return count
+
+    def batch(self, energy: NDArray[np.float64], moves: int) -> float:
+        """Make moves at one temperature; return the share of states without excess."""
+        from remat.heuristics.transfers.moves_kernel import anneal
+
+        state, self._seed = self.state, self._seed + 1
+        limits = np.array([self._seed, moves])
+        return float(anneal(state.net, state.choices, state.program, state.prices, self._walk, energy, limits))
