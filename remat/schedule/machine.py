@@ -137,7 +137,10 @@ class Machine:
         return self.compute_rate
 
     def transfer_times(self, graph: ComputeGraph) -> tuple[list[int | None], list[int | None]]:
-        """Return the times to write and to read each tensor, in cost units; None where there is no link.
+        """Return the times to write and to read each tensor, in cost units; None where it cannot be moved.
+
+        That is where there is no link, or for tensors named in ``meta["on_device"]`` of the graph: those that something
+        else holds, such as the results of a forward pass.
 
         Raises
         ------
@@ -155,10 +158,13 @@ class Machine:
         ticks = self.per_second(graph)
         delay = -(-self.latency * ticks // 10**9)
 
+        stay = on_device(graph)
+
         def taken(rate: int | None) -> list[int | None]:
             if rate == 0:
                 return [None] * len(graph.tensors)
-            return [delay + (0 if rate is None else -(-t.size * ticks // rate)) for t in graph.tensors]
+            times = [delay + (0 if rate is None else -(-t.size * ticks // rate)) for t in graph.tensors]
+            return [None if t.name in stay else time for t, time in zip(graph.tensors, times, strict=True)]
 
         return taken(self.write_rate), taken(self.read_rate)
 
@@ -220,6 +226,14 @@ class Machine:
         if not self.full_duplex:
             parts.append("half duplex")
         return ", ".join(parts)
+
+
+def on_device(graph: ComputeGraph) -> frozenset[str]:
+    """Return the tensors that cannot be moved: ``meta["on_device"]`` of the graph."""
+    named = graph.meta.get("on_device", ())
+    return (
+        frozenset(name for name in named if isinstance(name, str)) if isinstance(named, list | tuple) else frozenset()
+    )
 
 
 def _rate_text(rate: int | None) -> str:

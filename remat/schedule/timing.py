@@ -9,7 +9,7 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.runtime.arrays import Int
-from remat.schedule.machine import Machine
+from remat.schedule.machine import Machine, on_device
 from remat.schedule.schedule import StepKind
 from remat.schedule.simulate import Simulation
 
@@ -140,11 +140,18 @@ def time_streams(run: Simulation, durations: Durations, *, full_duplex: bool) ->
 
 
 def first_without_link(run: Simulation, machine: Machine) -> tuple[int, str] | None:
-    """Return the first transfer for which the machine has no link and a message about it; None if there is none."""
+    """Return the first impossible transfer and a message about it; None if there is none.
+
+    The machine may have no such link, or something outside the graph holds the tensor.
+    """
     rates = {StepKind.OFFLOAD: machine.write_rate, StepKind.FETCH: machine.read_rate}
-    missing = np.isin(run.kinds, [kind for kind, rate in rates.items() if rate == 0]) & (run.moved >= 0)
+    moves = np.isin(run.kinds, list(rates)) & (run.moved >= 0)
+    held = np.array([name in on_device(run.graph) for name in run.graph.tensor_names], dtype=bool)
+    missing = moves & np.isin(run.kinds, [kind for kind, rate in rates.items() if rate == 0])
+    missing[moves] |= held[run.moved[moves]]
     if not missing.any():
         return None
     step = int(missing.argmax())
     name, way = run.graph.tensor_names[int(run.moved[step])], "to" if run.kinds[step] == StepKind.OFFLOAD else "from"
-    return step, f"step {step} moves tensor {name!r} {way} the host, but the machine has no such link"
+    reason = "something outside the graph holds it" if name in on_device(run.graph) else "the machine has no such link"
+    return step, f"step {step} moves tensor {name!r} {way} the host, but {reason}"

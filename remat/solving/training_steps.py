@@ -87,7 +87,10 @@ class StepReport(ABC):
 
     def closing_rows(self) -> list[tuple[str, str]]:
         """Return the rows of cost, search, certificate and times."""
-        rows = [("extra cost", overhead_text(self.certificate.cost, self.certificate.base_cost))]
+        rows = [
+            ("extra cost", overhead_text(self.certificate.cost, self.certificate.base_cost)),
+            *self.certificate.transfer_rows(),
+        ]
         if self.costs:
             rows.append(("costs", self.costs))
         if self.result is not None:
@@ -140,8 +143,12 @@ def certified(
         found = schedule if isinstance(schedule, Schedule) else read_schedule(schedule)
         # other costs (another machine, other threads) change the digest of the same step; the validator decides
         found = found.signed_for(graph)
-    rules = Rules(budget=problem.budget_bytes, count_constant_memory=problem.count_constant_memory)
+    rules = Rules(
+        budget=problem.budget_bytes, count_constant_memory=problem.count_constant_memory, machine=problem.machine
+    )
     certificate = validate(graph, found, rules)
+    if certificate.verdict is Verdict.OVER_BUDGET and (rules.budget is None or certificate.peak <= rules.budget):
+        raise ScheduleError(f"the schedule does not fit the host: {certificate.first}", "step-over-host")
     if certificate.verdict is Verdict.OVER_BUDGET:
         raise ScheduleError(
             f"the schedule holds {certificate.peak:,} bytes, over the budget of {rules.budget:,} bytes",

@@ -17,9 +17,9 @@ from refusals import refused  # noqa: E402
 from streams import Streams as FakeStreams  # noqa: E402
 from test_executor import SEED, check_split, check_step, seeded  # noqa: E402
 
-from remat.errors import ExecutionError  # noqa: E402
+from remat.errors import ExecutionError, ScheduleError  # noqa: E402
 from remat.schedule import Machine, Rules, Schedule, validate  # noqa: E402
-from remat.torch import Captured, Executor  # noqa: E402
+from remat.torch import Captured, Executor, capture, rematerialize, rematerialize_blocks  # noqa: E402
 from remat.torch.execute.split import handed_out, split  # noqa: E402
 from remat.torch.rematerialized.autograd_function import Program  # noqa: E402
 from remat.torch.transfers import host_memory, links, moves  # noqa: E402
@@ -268,3 +268,56 @@ def test_result_of_the_forward_pass_is_not_fetched_later() -> None:
     steps.insert(-1, ("free", result))
     with refused("schedule.handed-out", culprit=result):
         split(step_, Schedule.from_steps(steps))
+
+
+class Wide(torch.nn.Module):
+    """Blocks whose saved values are cheap to move and dear to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(8))
+        self.last = torch.nn.Linear(64, 1)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return self.last(x).square().mean(), x
+
+
+def test_rematerialized_module_moves_tensors() -> None:
+    """Outputs stay on the device. The report has both peaks, the bytes moved, and the time with stalls."""
+    module, x = Wide(), torch.randn(128, 64)
+    captured = capture(module, (x,))
+    schedule = forward_moves(captured)
+    model = rematerialize(module, x, "70%", schedule=schedule, offload="1MiB", machine="pcie3", verify=True)
+    report, size = model.report, 128 * 64 * 4
+    assert report.verification.bitwise and report.verification.measured_peak <= report.predicted_peak + 8
+    assert report.verification.host_peak == report.certificate.transfers.host_peak == 4 * size
+    assert report.certificate.rules.machine == Machine.parse("pcie3,host=1MiB")
+    rows = dict(report.rows())
+    assert rows["machine"] == "12 GB/s, 1,048,576 bytes of host memory"
+    assert rows["moved"].startswith(f"{4 * size:,} bytes out in 4 offloads") and "waiting" in rows["time"]
+    with refused("schedule.step-over-host", ScheduleError):
+        rematerialize(module, x, "70%", schedule=schedule, offload="64KiB")
+    again = copy.deepcopy(model)
+    again(x)[0].backward()
+    assert again.report is report
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("problem.no-times", {"costs": "flops"}),
+        ("problem.bad-memory", {"offload": "much"}),
+        ("problem.step-offload", {"engine": "inductor"}),
+        ("problem.machine", {"machine": "pcie9"}),
+    ],
+)
+def test_refused_options(kind: str, options: dict[str, Any]) -> None:
+    with refused(kind):
+        rematerialize(Wide(), torch.randn(4, 64), "60%", **{"offload": "1GiB", **options})
+
+
+def test_blocks_move_nothing() -> None:
+    with refused("problem.step-offload"):
+        rematerialize_blocks(Wide(), "60%", torch.randn(4, 64), offload="1GiB")

@@ -12,6 +12,7 @@ from schedule_oracle import random_graph, random_valid_steps
 
 from remat.errors import ProblemError
 from remat.graphs import GraphBuilder
+from remat.graphs.families import unit_chain
 from remat.schedule import (
     Machine,
     Rule,
@@ -187,6 +188,15 @@ def test_limits_of_the_machine(machine, rule, step, verdict):
     found = validate(chain(2), MOVED, Rules(machine=machine))
     assert (found.verdict, found.first.rule, found.first.step, found.first.tensor) == (verdict, rule, step, "f1")
     assert f"step {step}" in found.first.message
+
+
+def test_tensors_that_something_else_holds_stay():
+    graph = replace(unit_chain(2), cost_unit="us", meta={"on_device": ["f0"]})
+    steps = [("compute", "f0"), ("offload", "f0"), *[("compute", op) for op in ("f1", "loss", "g1", "g0")]]
+    machine = Machine(10**6, 10**6)
+    certificate = validate(graph, Schedule.from_steps(steps), Rules(machine=machine))
+    assert (certificate.first.rule, certificate.first.step, certificate.first.tensor) == (Rule.NO_LINK, 1, "f0")
+    assert [None in times for times in zip(*machine.transfer_times(graph), strict=True)].count(True) == 1
 
 
 def test_fetch_over_the_budget_names_its_tensor():

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 import torch
 from torch import nn
 
-from remat.errors import ExecutionError
+from remat.errors import ExecutionError, ProblemError
 from remat.schedule import Schedule
 from remat.solving.method import MethodLike
 from remat.torch.blocks.finding import BlocksLike, find_blocks
@@ -232,7 +232,10 @@ def rematerialize_blocks(
     if done is not None:
         raise ExecutionError(f"module {done!r} of the model is rematerialized already", "no-module")
     check_setting("other_shapes", other_shapes, OTHER_SHAPES)
-    made = RematerializedBlocks(model, find_blocks(model, blocks), Settings(budget, **options), other_shapes)
+    settings = Settings(budget, **options)
+    if settings.host is not None:
+        raise ProblemError("blocks move no tensors to the host; use rematerialize on the model", "step-offload")
+    made = RematerializedBlocks(model, find_blocks(model, blocks), settings, other_shapes)
     if sample_args is not None or sample_kwargs is not None:
         args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args or ())
         try:

@@ -212,6 +212,7 @@ def lower(
         meta={
             **_facts(computing, module_paths(fx.nodes, prefix)),
             "effects": [op.name for op in ops if changed.intersection(op.outputs)],
+            "on_device": list(results("output", "mutation")),
             "constant_bytes": {"param": constants.pop("parameter"), **constants},
             "cost_model": costs.name,
             "cost_figures": costs.figures,

@@ -125,7 +125,8 @@ class Rematerialized(nn.Module):
     def _problem(self) -> Problem:
         """Problem of the sample's step: its graph, budget and rules."""
         counted = "included" if self.report.constants_counted else "excluded"
-        return step_problem(self.captured, Settings(self.report.budget, constants=counted))
+        machine = self.report.certificate.rules.machine
+        return step_problem(self.captured, Settings(self.report.budget, constants=counted, machine=machine))
 
     @_unless_original
     def frontier(

@@ -74,6 +74,7 @@ class Planner:
         parts, report = planned(captured, settings, schedule, self._known, capture_seconds=time.monotonic() - begun)
         report = dataclasses.replace(report, fallback=fallback, unset=unset)
         passes: tuple[Any, ...] = ()
+        duplex = settings.host is None or settings.host.full_duplex
         if settings.engine == "inductor":
             from remat.torch.rematerialized.inductor import compiled
 
@@ -85,7 +86,7 @@ class Planner:
         self._schedules.append(parts.schedule)
         self.reports.append(report)
         _log.info("rematerialized %s", report)
-        return Plan(module, Sample(module.forward, args, kwargs), Program(parts, *passes), report)
+        return Plan(module, Sample(module.forward, args, kwargs), Program(parts, *passes, full_duplex=duplex), report)
 
     def _of_bucket(
         self, captured: Captured, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -8,13 +8,15 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypedDict
 
 from remat.backends.choice import BackendLike
 from remat.errors import CaptureRemark, ProblemError, RematError, ScheduleError
 from remat.problem import Problem
-from remat.schedule import OrderRule, Schedule, validate
+from remat.runtime.sizes import memory_bytes
+from remat.schedule import Machine, OrderRule, Schedule, validate
 from remat.schedule.saved_sets import schedule_of_saved
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
@@ -117,6 +119,8 @@ def in_reference_order(problem: Problem, schedule: Schedule) -> Schedule:
     return schedule_of_saved(problem.graph, kept, source=schedule.source)
 
 
+#: Machine for a host without one: the usual link of an accelerator.
+DEFAULT_MACHINE = "pcie4"
 #: Known values of some settings.
 KNOWN = {"engine": ("eager", "inductor"), "constants": ("excluded", "included")}
 
@@ -138,6 +142,8 @@ class StepOptions(SearchOptions, total=False):
     backend: BackendLike | None
     engine: str
     workspaces: str | None
+    offload: str | int | None
+    machine: Machine | str | None
 
 
 @dataclass(frozen=True)
@@ -157,10 +163,26 @@ class Settings:
     on_progress: OnProgress | None = None
     engine: str = "eager"
     workspaces: str | None = None
+    offload: str | int | None = None
+    machine: Machine | str | None = None
 
     def __post_init__(self) -> None:
         for word, known in KNOWN.items():
             check_setting(word, getattr(self, word), known)
+        if self.host is not None and self.engine != "eager":
+            raise ProblemError(
+                f"engine {self.engine!r} moves no tensors to the host; use engine='eager', or torch.compile(model, "
+                "options=remat.torch.inductor(..., offload=...))",
+                "step-offload",
+            )
+
+    @cached_property
+    def host(self) -> Machine | None:
+        """The machine, with the host's memory; None if no tensors move."""
+        if self.offload is None and self.machine is None:
+            return None
+        machine = Machine.of(DEFAULT_MACHINE if self.machine is None else self.machine)
+        return machine if self.offload is None else replace(machine, host=memory_bytes(self.offload))
 
     @property
     def constants_counted(self) -> bool:
@@ -256,5 +278,5 @@ def step_problem(captured: Captured, settings: Settings) -> Problem:
     once = {op.name: 1 for op in captured.graph.ops if homes.intersection(op.outputs)}
     return Problem(
         captured.graph, settings.budget, OrderRule.FIXED, once or None,
-        count_constant_memory=settings.constants_counted,
+        count_constant_memory=settings.constants_counted, machine=settings.host,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from remat.errors import ExecutionError, ProblemError
+from remat.errors import ExecutionError, ProblemError, VerificationError
 from remat.schedule import Schedule
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
@@ -40,7 +40,7 @@ def rematerialize(  # noqa: PLR0913 - independent options of users
     shapes: str | Sequence[int] | None = None,
     **options: Unpack[StepOptions],
 ) -> Rematerialized:
-    """Return a module like `module` whose training steps keep a memory budget by recomputation.
+    """Return a module like `module` whose training steps keep a memory budget by recomputation, and moves to the host.
 
     It captures forward and backward pass with the sample (on fake tensors, without memory), finds and certifies a
     schedule, and returns a module that follows it. The parameters are those of `module`. Outputs and gradients are
@@ -88,6 +88,12 @@ def rematerialize(  # noqa: PLR0913 - independent options of users
     workspaces : {"measured"}, optional
         Include the workspaces of kernels in budget and peak: each distinct op runs twice on this machine, see
         :func:`remat.torch.costs.measured_workspaces`.
+    offload : str or int, optional
+        Bytes of main memory (``"16GiB"``) to which tensors may move between their uses. The schedule then takes the
+        least time, with transfers next to computation. Costs must be times (the default ones are).
+    machine : Machine or str, optional
+        Links to the host, such as ``"pcie5"`` or ``"rate=20GB/s,latency=10us"`` (:meth:`remat.schedule.Machine.parse`);
+        ``"pcie4"`` by default with `offload`. Alone it allows moves with as much main memory as it says.
 
     Returns
     -------
@@ -154,6 +160,14 @@ def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Map
         allocator=None if report.workspace is None else report.random_state_bytes,
     )  # fmt: skip
     found = run_verification(made.original, made, args, kwargs, expected)
+    host, moved = plan.program.host, report.certificate.transfers
+    if host is not None and moved is not None:
+        if host.peak > moved.host_peak:
+            raise VerificationError(
+                f"copies on the host hold {host.peak:,} bytes, above the {moved.host_peak:,} bytes that were predicted",
+                "peak",
+            )
+        found = dataclasses.replace(found, host_peak=host.peak)
     plan.report = dataclasses.replace(report, verification=found)
 
 

@@ -54,7 +54,7 @@ def stored_path(problem: Problem, how: object) -> Path | None:
     graph = problem.graph
     free = replace(graph, ops=[replace(op, cost=0) for op in graph.ops], meta={})
     question = (
-        free.digest, problem.budget_bytes, problem.count_constant_memory, problem.compute_limits,
+        free.digest, problem.budget_bytes, problem.count_constant_memory, problem.compute_limits, problem.machine,
         graph.meta.get("cost_model"), how, torch.__version__, __version__,
     )  # fmt: skip
     return where / f"{hashlib.sha256(json_text([repr(each) for each in question]).encode()).hexdigest()[:32]}.json"

@@ -36,6 +36,8 @@ class Verification:
         Bytes of live tensors that the two steps allocated, by storages; None for compiled code.
     allocator_peak : int or None
         Peak of the allocator, with workspaces of kernels; None if they are not counted.
+    host_peak : int or None
+        Largest number of bytes that copies on the host held; None if no tensor moves.
     """
 
     outputs: int
@@ -46,6 +48,7 @@ class Verification:
     measured_peak: int | None
     eager_peak: int
     allocator_peak: int | None = None
+    host_peak: int | None = None
 
     def __str__(self) -> str:
         how = "bitwise equal" if self.bitwise else f"equal up to rounding ({self.difference:.2g})"
@@ -54,6 +57,8 @@ class Verification:
             text += f"; measured peak {self.measured_peak:,} bytes, eager {self.eager_peak:,}"
         if self.allocator_peak is not None:
             text += f"; with workspaces {self.allocator_peak:,}"
+        if self.host_peak is not None:
+            text += f"; host {self.host_peak:,}"
         return text
 
 

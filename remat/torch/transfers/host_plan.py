@@ -37,7 +37,7 @@ class HostPlan:
         implied = with_frees(graph, schedule)
         if not implied.has_transfers:
             return cls(implied, {}, 0)
-        steps = with_discards(graph, without_useless_copies(list(implied.steps())))
+        steps = without_useless_copies(list(implied.steps()))
         begun: dict[str, int] = {}
         copies: list[tuple[str, int, int]] = []
         for number, (kind, name) in enumerate(steps):
@@ -75,27 +75,3 @@ def without_useless_copies(steps: list[Step]) -> list[Step]:
             useless |= {begun.pop(name), number}
     useless.update(begun.values())
     return [step for number, step in enumerate(steps) if number not in useless]
-
-
-def with_discards(graph: ComputeGraph, steps: list[Step]) -> list[Step]:
-    """Write out implied discards: after the op that first reads a tensor after its last fetch, or after its free."""
-    last, needed = set[int](), set[str]()
-    for number in range(len(steps) - 1, -1, -1):
-        kind, name = steps[number]
-        if kind == "offload":
-            needed.discard(name)
-        elif kind in {"fetch", "discard"}:
-            if kind == "fetch" and name not in needed:
-                last.add(number)
-            needed.add(name)
-    written, leaving = list[Step](), set[str]()
-    for number, (kind, name) in enumerate(steps):
-        written.append((kind, name))
-        if number in last:
-            leaving.add(name)
-        ended = graph.ops[graph.op_index[name]].inputs if kind == "compute" else (name,) if kind == "free" else ()
-        for tensor in ended:
-            if tensor in leaving:
-                leaving.remove(tensor)
-                written.append(("discard", tensor))
-    return written
