@@ -105,6 +105,9 @@ class Formulation(ABC):
     """True if the model covers transfers to a host; it then also states the least time. Otherwise callers pass problems
     with one memory, and its proofs hold for those only."""
 
+    relaxes: ClassVar[bool] = False
+    """True if the optimum is only a bound: decoded schedules may be worth more than their values claim."""
+
     def __init__(self, problem: Problem) -> None:
         if problem.graph.in_place and not self.counts_in_place:
             raise ProblemError(

@@ -75,6 +75,8 @@ class Restriction(StrEnum):
     """No buffer is dropped and filled again."""
     CONTRIBUTE_ONCE = "each op that contributes to an accumulation buffer runs once"
     """No buffer is filled again, and no such op runs again for another output."""
+    STAGED_TRANSFERS = "tensors written after their first computes and fetched where their writers would run again"
+    """Copies stay on the host to the end."""
     COMPOSITES = "groups of ops run by their given options"
     """Ops run in groups, each group by one of its options."""
     POLICIES = "selective checkpointing of the given regions"

@@ -163,7 +163,7 @@ class Reader:
                 "wrong-cost",
             )
         slack = max(0.5, 1e-12 * value) if self._exact else TOLERANCE * max(1.0, value)
-        if value > worth + slack:
+        if value > worth + slack and not self._formulation.relaxes:
             raise BackendError(
                 f"{self._source} claims {word} {_number(claimed)}, the schedule {word}s {value:,}", "wrong-cost"
             )

@@ -227,7 +227,7 @@ class ModelSolve:
             session.raise_bound(self._bound(raw.objective - self.call.relative_gap * abs(raw.objective)))
         closed = raw.bound is None or _reaches(raw.bound, raw.objective)
         if raw.status is Status.OPTIMAL and raw.stop is StopReason.FINISHED and closed:
-            session.raise_bound(self.last_cost)
+            session.raise_bound(self._bound(raw.objective) if formulation.relaxes else self.last_cost)
         best = self.incumbents.best
         value = session.value
         if best is not None and value is not None and session.bound > value and self._in_scope(formulation, best):

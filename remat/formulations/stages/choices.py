@@ -22,6 +22,8 @@ class StageChoices:
     layout: StageLayout
     check: Callable[[], None]
     """Called before each table is built; checks the deadline."""
+    apart: Bool
+    """Tensors for which each retention is a choice of its own; shape (tensors,)."""
 
     @cached_property
     def runs(self) -> tuple[Int, Int]:
@@ -50,7 +52,7 @@ class StageChoices:
         tensor, rank = expand(np.maximum(0, at.s_until - at.s_from + 1))
         stage = at.s_from[tensor] + rank
         writer = np.where(at.is_buffer[tensor], stage, at.first_writer[tensor])  # buffers are not recomputed
-        idle = ~(at.fixed | self.is_read)[stage - 1, tensor] & ~at.may_run[stage - 1, writer]
+        idle = ~(at.fixed | self.is_read)[stage - 1, tensor] & ~at.may_run[stage - 1, writer] & ~self.apart[tensor]
         return stage, tensor, np.cumsum((rank == 0) | ~idle) - 1
 
     @cached_property

@@ -124,7 +124,12 @@ class Stages(Formulation):
     @cached_property
     def choices(self) -> StageChoices:
         """Numbers of the variables."""
-        return StageChoices(self.problem, self.layout, self._check)
+        return StageChoices(self.problem, self.layout, self._check, self.apart)
+
+    @property
+    def apart(self) -> Bool:
+        """Mask of the tensors for which each retention is a choice of its own."""
+        return np.zeros(len(self.layout.size), dtype=np.bool_)
 
     def estimate(self) -> ModelSize:
         return size_of(self.problem, self._extra, self.options.ahead, self.deadline)
@@ -225,12 +230,18 @@ class Stages(Formulation):
         tensor = np.concatenate([tensor[first], on_tensor])
         what = np.concatenate([live[first], column(S, self.choices.s_table[on_stage + 1, on_tensor])])
         made, held = self._made(R, stage, tensor), self._held(S, stage, tensor)
-        self._add_sums(model, "(2) retained or recomputed", what, made, held)
+        self._add_sums(model, "(2) retained or recomputed", what, made, held, *self._otherwise(model, stage, tensor))
         stage, tensor = np.nonzero(at.fixed)
         needed = (stage >= at.first_stage) & (stage > at.last_writer[tensor])
         stage, tensor = stage[needed], tensor[needed]
         made, held = self._made(R, stage, tensor), self._held(S, stage, tensor)
-        self._add_sums(model, "(3) inputs there", np.full(len(stage), ONE), made, held)
+        there = made, held, *self._otherwise(model, stage, tensor)
+        self._add_sums(model, "(3) inputs there", np.full(len(stage), ONE), *there)
+
+    def _otherwise(self, model: Model, stage: Int, tensor: Int) -> tuple[Int, ...]:
+        """Return columns of other ways by which tensors are there in stages."""
+        del model, stage, tensor
+        return ()
 
     def _made(self, R: Vars, stage: Int, tensor: Int) -> Int:
         """Return the column of the recomputation that writes an ordinary tensor."""

@@ -10,8 +10,9 @@ import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Values
+from remat.formulations.programs import program_of
+from remat.formulations.timed_intervals.encoder import ProgramEncoder, decoded
 from remat.formulations.timed_intervals.layout import TimedIntervalsOptions, TimedLayout
-from remat.formulations.timed_intervals.programs import ProgramEncoder, decoded, program_of
 from remat.formulations.timed_intervals.rows import TimedRows
 from remat.modeling import Model
 from remat.modeling.naming import Labels
