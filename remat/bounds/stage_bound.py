@@ -8,11 +8,13 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound, Measure, lacks_memory, whole_units
+from remat.bounds.implied_memory import implied_memory
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
@@ -20,14 +22,19 @@ from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.modeling import Model
 from remat.problem import Problem
 from remat.problem.scope import scope_within_limits
+from remat.runtime.arrays import Float
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import OrderRule
 
 #: Consecutive linear relaxations without improvement before the search stops, and the share of time for all of them.
 LINEAR_TRIALS, LINEAR_SHARE = 40, 0.2
-#: Number of ops times events of these relaxations together.
-LINEAR_WORK = 50_000
+#: Share of time for relaxations on a machine with a host, and number of ops times squared events of all of them.
+LAZY_SHARE, LAZY_WORK = 0.6, 100_000
+#: Consecutive ones without improvement before the search stops.
+LAZY_TRIALS = 3
+#: Events added at once, and the least excess of memory for one, as a share of the largest.
+MOST_NEW, LEAST_EXCESS = 2, 0.3
 #: Seconds for each integer programme without a deadline.
 PATIENCE = 20.0
 #: Largest number of ops times events for an integer programme, and for one without linear relaxations before it.
@@ -101,7 +108,9 @@ def stage_bounds(
     if problem.budget_bytes is None or not search.peaks:
         return
     with contextlib.suppress(OverdueError):
-        if not (integer and search.small):
+        if problem.can_move:
+            yield from search.lazy()
+        elif not (integer and search.small):
             yield from search.linear()
         if integer:
             yield from search.integer()
@@ -140,6 +149,36 @@ class _Search:
         value = self.best.value
         return self.clock.expired or value is None or (self.enough is not None and value >= self.enough)
 
+    def lazy(self) -> Iterator[Bound]:
+        """Yield bounds of linear relaxations, with events added where the last solution implies too much memory."""
+        share = self.clock.earlier(LAZY_SHARE * self.clock.remaining)
+        n, work, failed = len(self.memory), 0, 0
+        added = self.peaks[:1]
+        events: list[int] = []
+        while added and failed < LAZY_TRIALS and work <= LAZY_WORK and not self.done:
+            events = sorted([*events, *added])
+            relaxation = self._relaxation(events)
+            limit = share if self.events else self.clock
+            try:
+                found = Highs().relax(self._built(relaxation, limit), SolveOptions(limit, self.threads))
+            except OverdueError:
+                return
+            if found.infeasible:
+                yield self._infeasible(found.versions)
+                return
+            raised: list[Bound] = []
+            if found.bound is not None:
+                raised = list(self._better(relaxation.unit, math.ceil(found.bound), found.versions))
+            if raised or not self.events:
+                self.events = events
+            failed = 0 if raised else failed + 1
+            yield from raised
+            if found.values is None:
+                return
+            work += n * len(events) ** 2
+            over = implied_memory(relaxation, found.values) - self.above + self.problem.constant_bytes
+            added = _worst(over, events)
+
     def linear(self) -> Iterator[Bound]:
         """Yield bounds of linear relaxations, in a local search for the events of the best one."""
         share = self.clock.earlier(LINEAR_SHARE * self.clock.remaining)
@@ -148,7 +187,7 @@ class _Search:
         excess = [int(self.memory[k]) - self.above for k in over]
         top, failed = -1.0, 0
         events, waiting = self.peaks[:1], self.peaks[1:6]
-        while failed < self._trials(len(self.events)) and not self.done and not (share.expired and self.events):
+        while failed < LINEAR_TRIALS and not self.done and not (share.expired and self.events):
             relaxation = self._relaxation(events)
             limit = share if self.events else self.clock
             try:
@@ -168,10 +207,6 @@ class _Search:
                 events = sorted({*self.events, waiting.pop(0)})
             else:
                 events = self._neighbour(rng, over, excess)
-
-    def _trials(self, events: int) -> int:
-        """Return how many relaxations in a row may fail to improve the bound."""
-        return min(LINEAR_TRIALS, LINEAR_WORK // (len(self.memory) * max(1, events)))
 
     def _relaxation(self, events: list[int]) -> StageRelaxation:
         return (TransferRelaxation if self.problem.can_move else StageRelaxation)(self.problem, events)
@@ -250,3 +285,11 @@ class _Search:
     def _found(self, **changes: object) -> Bound:
         self.best = replace(self.best, seconds=time.monotonic() - self.began, **changes)  # type: ignore[arg-type]
         return self.best
+
+
+def _worst(over: Float, events: list[int]) -> list[int]:
+    """Return the positions with the largest excess of memory, at most one between two events."""
+    ends = [-1, *events, len(over)]
+    best = [a + 1 + int(over[a + 1 : b].argmax()) for a, b in pairwise(ends) if b > a + 1]
+    best.sort(key=lambda k: -over[k])
+    return [k for k in best[:MOST_NEW] if over[k] > max(0, LEAST_EXCESS * over[best[0]])]

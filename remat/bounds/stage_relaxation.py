@@ -71,20 +71,23 @@ class StageRelaxation:
     ----------
     unit : int
         Unit of cost in the model, which divides every cost of recomputation.
-    live : list of int64 arrays, shape (tensors,)
-        Variables ``live[j, t]`` of each event, −1 where a tensor has none; empty until :meth:`build`.
+    stages : list of Stage
+        Variables of each stage; empty until :meth:`build`.
+    own : bool array, shape (tensors,)
+        Marks the tensors that an op writes.
     """
 
     problem: Problem
     events: Sequence[int]
     unit: int = field(init=False)
-    live: list[Int] = field(init=False, default_factory=list)
+    stages: list[Stage] = field(init=False, default_factory=list)
+    own: Bool = field(init=False)
 
     def __post_init__(self) -> None:
         arrays = self.problem.graph.arrays
         self.unit = cost_unit(self.problem)
         self.events = sorted(set(self.events))
-        self._own = ~arrays.is_input
+        self.own = ~arrays.is_input
         self._first = arrays.producers.lowest(arrays.position, len(arrays.cost))
         self._use_of_op, self._use = self._last_uses()
 
@@ -113,7 +116,7 @@ class StageRelaxation:
                 model.add(self._memory(stage), *self._retention(stage, before))
                 self._during(model, stage)
         clock.check()
-        self.live = [stage.live for stage in stages if stage.until < n]
+        self.stages = stages
         model.add(self._refills(stages), self._limits(stages), *self._afterwards(model, stages))
         index, cost = self._costs(model, stages)
         model.minimize(index, cost)
@@ -133,6 +136,11 @@ class StageRelaxation:
         again = np.concatenate([stage.again for stage in stages])
         op = np.tile(np.arange(len(arrays.cost)), len(stages))[again >= 0]
         return again[again >= 0], arrays.cost[op] // self.unit
+
+    @property
+    def live(self) -> list[Int]:
+        """Variables ``live[j, t]`` of each event, shape (tensors,); −1 where a tensor has none."""
+        return [stage.live for stage in self.stages[:-1]]
 
     def _last_uses(self) -> tuple[Int, Int]:
         """Return the last position of a first compute that may need each op, and each tensor; the end if kept."""
@@ -165,14 +173,14 @@ class StageRelaxation:
         none = np.full(len(arrays.size), NONE, dtype=np.int64)
         if until == n:
             return Stage(since, until, again, none, none, none, none)
-        there = self._own & (self._first < until) & (self._use > until) & ~self._at(until)
+        there = self.own & (self._first < until) & (self._use > until) & ~self._at(until)
         live = np.flatnonzero(there)
         fresh = np.zeros(len(arrays.size), dtype=np.bool_)
         late = arrays.position[arrays.producers.indices]
         fresh[arrays.producers.rows[(late > since) & (late <= until)]] = True
         read = np.zeros(len(arrays.size), dtype=np.bool_)
         read[arrays.op_inputs[arrays.order[until]]] = True
-        old = np.flatnonzero(self._own & (self._first <= since) & ~fresh & (there | read))
+        old = np.flatnonzero(self.own & (self._first <= since) & ~fresh & (there | read))
         index = numbered(len(arrays.size), live, model.booleans("live", len(live)).index)
         through = numbered(len(arrays.size), old, model.implied("through", len(old), 0, 1).index)
         return Stage(since, until, again, index, through, here=index, read=none)
@@ -200,7 +208,7 @@ class StageRelaxation:
             kept = self.problem.kept[arrays.producers.rows]
             writer = np.concatenate([writer, arrays.producers.indices[kept]])
             tensor = np.concatenate([tensor, arrays.producers.rows[kept]])
-        old = (arrays.position[writer] <= stage.since) & ~self._at(stage.since)[tensor] & self._own[tensor]
+        old = (arrays.position[writer] <= stage.since) & ~self._at(stage.since)[tensor] & self.own[tensor]
         pairs = np.unique(writer[old] * len(arrays.size) + tensor[old])
         return pairs // len(arrays.size), pairs % len(arrays.size)
 

@@ -80,7 +80,7 @@ class TransferRelaxation(StageRelaxation):
         linked = np.array([None not in pair for pair in zip(*times, strict=True)], dtype=np.bool_)
         self._write, self._read = (np.array([time or 0 for time in some], dtype=np.int64) for some in times)
         self._whole = arrays.producers.highest(arrays.position, -1)
-        self._moves = linked & self._own
+        self._moves = linked & self.own
         self.unit = 1  # stalls take any time
         self._span = max(1, *(int(times.max()) for times in (arrays.cost, self._write, self._read)))
 

@@ -8,6 +8,9 @@ import pytest
 
 from remat.backends.highs import Highs
 from remat.bounds import best_bound, bounds, stage_bound
+from remat.bounds.implied_memory import implied_memory
+from remat.bounds.peak_bounds import step_memory
+from remat.bounds.stage_relaxation import StageRelaxation
 from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
@@ -94,6 +97,15 @@ def test_bound_of_chains(forward, backward):
     assert all(fast <= slow for fast, slow in pairwise(values))
     assert values[0] == graph.base_cost
     assert values[-1] == stage_bound(Problem(graph, 3), threads=1).value > graph.base_cost
+
+
+@pytest.mark.parametrize("events", [[4], [2, 9], [3, 5, 7, 11]])
+def test_implied_memory_is_that_of_the_reference_order_where_nothing_is_dropped(events):
+    graph = unit_chain(6)
+    problem = Problem(graph, graph.reference_peak)
+    relaxation = StageRelaxation(problem, events)
+    values = Highs().relax(relaxation.build(), SolveOptions(threads=1)).values
+    assert implied_memory(relaxation, values) == pytest.approx(step_memory(problem), abs=1e-6)
 
 
 def test_half_duplex_and_a_small_host_raise_the_bound():
