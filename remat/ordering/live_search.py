@@ -20,6 +20,8 @@ Hashes = NDArray[np.uint64]
 
 #: States expanded at a time, and bytes of a state with its place in the index.
 PIECE, STATE_BYTES = 20_000, 120
+#: Tolerance of costs in floating point.
+ROUNDING = 1e-6
 #: Dead ends that a set of them holds.
 MOST_ENDS = 62
 #: Levels above that of a state, at which a cheaper state with the same tensors is sought.
@@ -55,8 +57,12 @@ class LiveSearch:
 
     *Evictions* are minimal and as late as possible, as in :class:`remat.ordering.state_search.StateSearch`.
 
-    *Bound* on the cost that follows: the ops that must still run. These are the first computes to come, or the dead
-    ends, and the writers of missing tensors that they, the tensors to keep, or their missing inputs need.
+    *Bound* on the cost that follows: the ops ``R`` that must still run. These are the first computes to come, or the
+    dead ends, and the writers of missing tensors that they, the tensors to keep, or their missing inputs need. To it
+    comes a fractional knapsack at the next run of an op ``v`` of ``R``, the largest over all ``v``. Some ops run only
+    after it: those that read a missing output of ``v``, or of such an op, and in a fixed order the first computes after
+    that of ``v``. A tensor that they read is live during ``v``, or its writer runs after ``v``. That run costs extra if
+    the writer is not in ``R``, or must run before ``v`` as well.
 
     *Dominance.* A state is dropped if one with one more live tensor, or at one of the next three stages, has at most
     its cost.
@@ -92,6 +98,16 @@ class LiveSearch:
         self._last = np.array(last, dtype=np.int64)
         self._goal = ops if self.fixed else (1 << len(self._ends)) - 1
         self._kept = sets.mask(sets.kept)
+        self._price = np.zeros(len(sets.size))
+        for op, cost in enumerate(sets.cost.tolist()):
+            outputs = [t for t, size in enumerate(sets.size.tolist()) if size and sets.writes[op] >> t & 1]
+            self._price[outputs] = cost / max(1, len(outputs))
+        sized = np.flatnonzero(sets.size)
+        self._by_price = sized[np.argsort(self._price[sized] / sets.size[sized])].tolist()
+        touched = [sets.reads[op] | sets.writes[op] for op in range(ops)]
+        self._alone = sets.always + [
+            sum(n for t, n in enumerate(sets.size.tolist()) if mask >> t & 1) for mask in touched
+        ]
 
     @staticmethod
     def applies(problem: Problem) -> bool:
@@ -132,7 +148,7 @@ class LiveSearch:
             new = self._expanded(states, rows)
             new = states.lowered(new.at(new.spent < top))
             new = new.at(~self._dominated(states, new))
-            total = new.spent + self._bound(new.live, new.stage)
+            total = new.spent + self._bound(new.live, new.stage, top - new.spent)
             cheap = total < top
             states.add(new.at(cheap), total[cheap])
         return Explored(top, None if best < 0 else self._schedule(states, best), states.count)
@@ -145,15 +161,58 @@ class LiveSearch:
         """Return the rows of states in which every op has run and the tensors to keep are live."""
         return rows[(states.stage[rows] == self._goal) & contains(states.live[:, rows], self._kept)]
 
-    def _bound(self, live: Sets, stage: Int) -> Int:
-        """Return a bound on the cost that follows states."""
+    def _bound(self, live: Sets, stage: Int, limit: Int | None = None) -> Int:
+        """Return a bound on the cost that follows states; the second part only where the first is below `limit`."""
+        cost, runs = self._must_run(live, stage)
+        rows = np.arange(len(stage)) if limit is None else np.flatnonzero(cost < limit)
+        more = np.zeros(len(rows), dtype=np.int64)
+        for op in range(len(self.sets.ops)):
+            at = np.flatnonzero(runs[op, rows])
+            if len(at):
+                some = rows[at]
+                more[at] = np.maximum(more[at], self._knapsack(op, live[:, some], stage[some], runs[:, some]))
+        cost[rows] += more
+        return cost
+
+    def _must_run(self, live: Sets, stage: Int) -> tuple[Int, Bool]:
+        """Return the cost of the ops that must run after states, and the ops, shape (ops, states)."""
         sets, count = self.sets, len(stage)
         wanted, cost = np.repeat(self._kept, count, axis=1), np.zeros(count, dtype=np.int64)
+        every = np.zeros((len(sets.ops), count), dtype=np.bool_)
         for op in range(len(sets.ops) - 1, -1, -1):
             runs = (wanted & ~live & sets.mask(sets.writes[op])).any(axis=0) | self._to_do(op, stage)
             wanted[:, runs] |= sets.mask(sets.reads[op])
             cost[runs] += sets.cost[op]
-        return cost
+            every[op] = runs
+        return cost, every
+
+    def _knapsack(self, op: int, live: Sets, stage: Int, runs: Bool) -> Int:
+        """Return a bound on the cost beyond that of ops that must run, from the room at the next run of `op`."""
+        sets, none = self.sets, np.uint64(0)
+        first = stage <= op if self.fixed else np.zeros(len(stage), dtype=np.bool_)
+        missing, read, early = ~live, np.repeat(self._kept, len(stage), axis=1), np.zeros_like(live)
+        made = missing & sets.mask(sets.writes[op])
+        for later in range(op + 1, len(sets.ops)):
+            is_late = runs[later] & ((made & sets.mask(sets.reads[later])).any(axis=0) | first)
+            made |= np.where(is_late, missing & sets.mask(sets.writes[later]), none)
+            read |= np.where(is_late, sets.mask(sets.reads[later]), none)
+        wanted = missing & sets.mask(sets.reads[op])
+        other = np.zeros_like(live)  # written by ops that must run, but not surely before this one
+        for before in range(len(sets.ops)):
+            other |= np.where(runs[before], sets.mask(sets.writes[before]), none)
+        for before in range(op - 1, -1, -1):
+            is_early = (wanted & sets.mask(sets.writes[before])).any(axis=0) | (first & (stage <= before))
+            wanted |= np.where(is_early, missing & sets.mask(sets.reads[before]), none)
+            early |= np.where(is_early, sets.mask(sets.writes[before]), none)
+        held = read & (early | ~other) & ~sets.mask(sets.reads[op] | sets.writes[op])
+        excess = sets.bytes_of(held) + int(self._alone[op]) - sets.budget
+        value = np.zeros(len(stage))
+        for tensor in self._by_price:
+            size = int(sets.size[tensor])
+            gone = has(held, tensor) & (excess > 0)
+            value += np.where(gone, self._price[tensor] * np.minimum(1.0, excess / size), 0.0)
+            excess = np.where(gone, excess - size, excess)
+        return np.ceil(value - ROUNDING * (1 + value)).astype(np.int64)
 
     def _to_do(self, op: int, stage: Int) -> Bool:
         """Mark the states in which an op has not run, if the stage shows it."""

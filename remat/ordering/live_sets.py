@@ -103,6 +103,10 @@ class LiveSets:
                 total += size * has(live, tensor)
         return total
 
+    def size_of(self, tensors: int) -> int:
+        """Return the bytes of a set of tensors."""
+        return sum(size for tensor, size in enumerate(self.size.tolist()) if tensors >> tensor & 1)
+
     def ready(self, live: Sets, op: int) -> Bool:
         """Mark the states in which an op has its inputs."""
         return contains(live, self.mask(self.reads[op]))
@@ -113,8 +117,13 @@ class LiveSets:
         `used`: bytes of the live tensors of each state.
         """
         written = self.mask(self.writes[op])
-        new = int(self.size[[t for t in range(len(self.size)) if self.writes[op] >> t & 1]].sum())
-        excess = used + new - self.bytes_of(live, self.writes[op]) + int(self.always[op]) - self.budget
+        excess = (
+            used
+            + self.size_of(self.writes[op])
+            - self.bytes_of(live, self.writes[op])
+            + int(self.always[op])
+            - self.budget
+        )
         stays = self.reads[op] | self.writes[op]
         found: list[Moves] = []
         # By falling size: a set is minimal if it suffices only with its last tensor.

@@ -103,16 +103,13 @@ class Reachable:
             for op in ops:
                 written = sets.mask(sets.writes[op])
                 idle = np.flatnonzero(sets.ready(live, op) & ~contains(live, written))
-                new = self._new_bytes(op) - sets.bytes_of(live[:, idle], sets.writes[op])
+                new = sets.size_of(sets.writes[op]) - sets.bytes_of(live[:, idle], sets.writes[op])
                 at = idle[used[idle] + new + int(sets.always[op]) <= self._room]
                 if len(at):
                     live[:, at] |= written
                     used[at] = sets.bytes_of(live[:, at])
                     more = True
         return live[:, different(live)]
-
-    def _new_bytes(self, op: int) -> int:
-        return int(self.sets.size[_numbers(self.sets.writes[op])].sum())
 
 
 def _numbers(mask: int) -> list[int]:

@@ -66,13 +66,14 @@ def test_cost_and_feasibility_equal_those_of_another_search_on_many_graphs(order
 
 
 def test_deadlines_and_memory_leave_bounds() -> None:
-    problem = Problem(layered(25, seed=0), "90%")
+    problem = Problem(layered(25, seed=1), "90%")
     late = LiveSearch(problem).run(deadline=Deadline.after(0))
-    assert (late.schedule, late.bound) == (None, problem.graph.base_cost)
+    assert late.schedule is None
+    assert problem.graph.base_cost <= late.bound < 12202  # the optimum is 7 % above the cost of each op once
     assert Reachable(problem, most_states=10).run() is None
     full = LiveSearch(problem, memory=0).run()
     assert full.schedule is None
-    assert problem.graph.base_cost <= full.bound < ENDLESS
+    assert late.bound <= full.bound <= 12202
 
 
 def test_more_than_64_tensors() -> None:
