@@ -199,10 +199,10 @@ class Report:
     # -- figures -------------------------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, tuple[str, Callable[[], Figure]]]:
-        """Return the figures by name: title, and the function that draws it."""
+        """Return the figures by name: title, and the function that draws it. Figures without a value are left out."""
         profile = "Performance profile (Dolan and Moré): share of problems within a ratio of the best"
         curve = "against time: median over problems, with quartiles over seeds"
-        return {
+        drawn: dict[str, tuple[str, Callable[[], Figure]]] = {
             "objective-profile": (
                 f"{profile} objective", lambda: self._profile(objective, "objective", self._feasible)
             ),
@@ -212,6 +212,11 @@ class Report:
             "overhead": (f"Overhead {curve}", lambda: self._curves("overhead (%)", overhead_curve)),
             "gap": (f"Gap {curve}", lambda: self._curves("gap (%)", gap_curve)),
         }  # fmt: skip
+        measures: dict[str, Callable[[Result], object]] = {
+            "objective-profile": objective, "time-profile": proof_seconds, "overhead": overhead_curve, "gap": gap_curve,
+        }  # fmt: skip
+        known = {word for word, of in measures.items() if any(_has_value(of(each)) for each in self.results)}
+        return {word: figure for word, figure in drawn.items() if word in known}
 
     def _profile(
         self, of: Callable[[Result], float | None], word: str, problems: Sequence[tuple[str, str, int]]
@@ -342,6 +347,13 @@ class Report:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     return shifted_geometric_mean([max(0.0, value) for value in values if value is not None], SHIFT)
+
+
+def _has_value(value: object) -> bool:
+    """Return True for a number, or a curve with one."""
+    if isinstance(value, list):
+        return any(each is not None for _time, each in value)
+    return value is not None
 
 
 def _finite(value: float) -> float:
