@@ -121,15 +121,6 @@ def test_plot() -> None:
     assert "s.json is not a valid schedule: the schedule is for graph " in shown
 
 
-def test_pictures_and_pages_name_the_line_of_a_violation() -> None:
-    graph = read_graph("chain.json")
-    first, *others = graph.op_names
-    Path("list.txt").write_text("# without the first op\n" + "\n".join(others))
-    for line in ("plot chain.json list.txt -o s.svg", "view chain.json list.txt -o s.html"):
-        assert f"reads tensor {first!r}, which was never produced (line 2 of list.txt)" in ok(line).err
-    assert "(line 2 of list.txt)" in Path("s.html").read_text()
-
-
 def test_backends() -> None:
     text = ok("backends").out
     assert text.startswith("backends:\n")

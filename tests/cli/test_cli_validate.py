@@ -90,13 +90,15 @@ def test_context_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["text", "JSON", "Rotor"],
 )
 def test_line_of_a_fault(text: str, step: int | None, line: int) -> None:
-    """Files of text name the line of the step, in words, JSON and next to a picture."""
+    """Files of text name the line of the step, in words, JSON, and next to a picture and a page."""
     Path("list.txt").write_text(text)
     shown = ok("validate chain.json list.txt", code=1).out
     assert f"line {line} of list.txt (step " in shown
     first = json.loads(ok("validate chain.json list.txt --json", code=1).out)["violations"][0]
     assert first["line"] == line and (step is None or first["step"] == step)
-    assert f"list.txt:{line} is not a valid schedule" in ok("plot chain.json list.txt -o list.png").err
+    for command in ("plot chain.json list.txt -o list.svg", "view chain.json list.txt -o list.html"):
+        assert f"(line {line} of list.txt)" in ok(command).err
+    assert f"(line {line} of list.txt)" in Path("list.html").read_text()
 
 
 @pytest.mark.parametrize("suffix", ["toml", "json", "csv"])
