@@ -96,10 +96,15 @@ class Picture:
         """True for recomputations. Shape (compute steps,)."""
         return (occurrences(self.ops) > 0) & (self.ops >= 0)
 
+    @cached_property
+    def hidden(self) -> Bool:
+        """True for recomputations too short to be seen as areas. Shape (compute steps,)."""
+        return self.again & (np.diff(self.edges) < self.right / WIDE_BINS)
+
     @property
     def hides_recomputations(self) -> bool:
         """True if there are recomputations too short to be seen as areas."""
-        return bool((np.diff(self.edges)[self.again] < self.right / WIDE_BINS).any())
+        return bool(self.hidden.any())
 
     @cached_property
     def tensors(self) -> Int:
@@ -269,7 +274,7 @@ def draw_memory(axes: Axes, picture: Picture, budget: int | None) -> None:
 
 def draw_brief_recomputations(axes: Axes, picture: Picture) -> None:
     """Mark recomputations too short to be seen as areas by strokes on the horizontal axis."""
-    places = picture.edges[:-1][picture.again]
+    places = picture.edges[:-1][picture.hidden]
     axes.plot(places, np.zeros(len(places)), "|", color=AGAIN, markersize=14, markeredgewidth=1.6, clip_on=False)
 
 

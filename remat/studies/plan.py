@@ -255,9 +255,10 @@ def _run(
     problem: Mapping[str, Any], method: MethodSection, solve: Mapping[str, Any], name: str, folder: Path
 ) -> dict[str, Any]:
     """Return what determines a solve except its graph, checked."""
-    if solve.get("start", "auto") not in STARTS or "warm_start" in solve:
+    key = "warm_start" if "warm_start" in solve else "start"
+    if key == "warm_start" or solve.get("start", "auto") not in STARTS:
         raise FormatError(
-            f"{name}: a study cannot start methods from a file; leave out solve.warm_start",
+            f"{name}: a study cannot start methods from a file; leave out solve.{key}",
             "wrong-key",
             "start",
         )
