@@ -115,6 +115,16 @@ def test_only_better_schedules_are_appended(ledger: Ledger) -> None:
     assert ledger.check() == 2
 
 
+def test_two_processes_lose_no_record(ledger: Ledger) -> None:
+    """Both read the file before either adds a record."""
+    other = Ledger(ledger.instance, ledger.path.parent)
+    ledger.offer(steps(ledger.graph, DEAR), BY)
+    assert other.add(bound(10, 5)) != []
+    assert other.offer(steps(ledger.graph, DEAR), BY) == []
+    assert ledger.offer(steps(ledger.graph, CHEAP), BY) != []
+    assert len(Ledger(ledger.instance, ledger.path.parent).records) == 3
+
+
 def test_lower_peak_at_equal_cost_is_better(ledger: Ledger) -> None:
     for computes, found in ((DEAR, (11, 5)), (LEAN, (11, 4)), (DEAR, (11, 4)), (CHEAP, (10, 5)), (LEAN, (10, 5))):
         ledger.offer(steps(ledger.graph, computes), BY)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -145,8 +147,11 @@ class Ledger:
 
     def __init__(self, instance: Instance, folder: Path = RECORDS) -> None:
         self.instance, self.path = instance, folder / f"{instance.name}.jsonl"
+        self.records = self._read()
+
+    def _read(self) -> list[Record]:
         text = read_text(self.path, MAX_BYTES) if self.path.exists() else ""
-        self.records = from_text(text, str(self.path))
+        return from_text(text, str(self.path))
 
     @cached_property
     def graph(self) -> ComputeGraph:
@@ -205,19 +210,23 @@ class Ledger:
     def add(self, record: Record) -> list[LibraryProblem]:
         """Append a record if it improves a problem; return these problems.
 
+        Records that another process has added since are read first.
+
         Raises
         ------
         FormatError
             If a schedule and a bound contradict each other then.
         """
-        known = list(self.standings())
-        new = [standing.after(record) for standing in known]
-        better = [now.problem for before, now in zip(known, new, strict=True) if now is not before]
-        if better:
-            _check_agreement(new, str(self.path))
-            self.records.append(record)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.path, "".join(f"{to_line(each)}\n" for each in self.records))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(self.path.parent):
+            self.records = self._read()
+            known = list(self.standings())
+            new = [standing.after(record) for standing in known]
+            better = [now.problem for before, now in zip(known, new, strict=True) if now is not before]
+            if better:
+                _check_agreement(new, str(self.path))
+                self.records.append(record)
+                write_atomic(self.path, "".join(f"{to_line(each)}\n" for each in self.records))
         return better
 
     def check(self) -> int:
@@ -254,6 +263,22 @@ class Ledger:
                     f"instance {instance.name!r}: {word} is {getattr(instance, word)} in the manifest, but {value} by "
                     "its graph",
                 )  # fmt: skip
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from adding records to a folder meanwhile, on systems with file locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def check_strays(folder: Path = RECORDS) -> None:
