@@ -10,7 +10,7 @@ from remat.modeling.matrix import to_matrix
 from remat.modeling.rows import rows_from
 
 
-def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
+def cheaper_than(model: Model, relaxation: Relaxation, cost: float, into: Model | None = None) -> Model:
     """Return `model` with a row that limits the objective to `cost`, and with the variables fixed that this implies.
 
     The reduced cost of a 0/1 variable prefers one of its sides. By weak duality, the objective is at least the bound
@@ -24,6 +24,8 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
         Relaxation of the same model.
     cost : float
         A whole number if all costs are.
+    into : Model, optional
+        Model with the same variables and solutions that takes the place of `model` in the result.
     """
     from scipy import sparse
 
@@ -36,7 +38,7 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float) -> Model:
     costly = (model.kind == Kind.BOOLEAN.value) & (model.lower == 0) & (model.upper == 1) & (np.abs(reduced) > room)
     index = np.flatnonzero(costly)
     side = (reduced[index] < 0).astype(np.float64)
-    smaller = model.copy(f"{model.name} below {cost:.12g}")
+    smaller = (into or model).copy(f"{model.name} below {cost:.12g}")
     objective = model.objective
     terms = (0, objective.index, objective.coefficient)
     smaller.add(rows_from("cheaper", terms, num_rows=1, upper=cost - objective.constant))

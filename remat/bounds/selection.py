@@ -12,6 +12,7 @@ from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.peak_bounds import cut_bound, structural_bound
 from remat.bounds.stage_bound import stage_bounds
+from remat.bounds.stage_programmes import StageProgrammes
 from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, covers
@@ -41,6 +42,8 @@ class BoundOptions(TypedDict, total=False):
         cheaper.
     isolate : bool
         Compute them in a child process (:mod:`remat.bounds.isolated`), which may hold `memory_limit` in total.
+    programmes : StageProgrammes, optional
+        Programmes of this problem that the stage bound resumes, unless in a child process.
     """
 
     threads: int | None
@@ -48,6 +51,7 @@ class BoundOptions(TypedDict, total=False):
     relaxations: Sequence[str]
     enough: int | None
     isolate: bool
+    programmes: StageProgrammes | None
 
 
 def bounds(problem: Problem, deadline: float | Deadline | None = None, **options: Unpack[BoundOptions]) -> list[Bound]:
@@ -91,28 +95,20 @@ def bounds(problem: Problem, deadline: float | Deadline | None = None, **options
 
 
 def bounds_in_turn(
-    problem: Problem,
-    deadline: float | Deadline | None = None,
-    *,
-    threads: int | None = None,
-    memory_limit: int | None = None,
-    relaxations: Sequence[str] = (),
-    enough: int | None = None,
-    isolate: bool = False,
+    problem: Problem, deadline: float | Deadline | None = None, **options: Unpack[BoundOptions]
 ) -> Iterator[Bound]:
     """Yield the bounds of :func:`bounds` as they are found; a bound replaces an earlier one of the same kind.
 
     Each bound is computed only when the iterator is advanced, so a caller can stop at any time.
     """
+    relaxations = options.get("relaxations", ())
     if isinstance(relaxations, str):
         raise ProblemError(f"relaxations must be a list of formulations, not the single name {short(relaxations)}")
     clock = Deadline.of(deadline)
-    if isolate:
-        compute = partial(
-            bounds_in_turn, problem, clock, threads=threads, memory_limit=memory_limit, relaxations=tuple(relaxations),
-            enough=enough,
-        )  # fmt: skip
-        yield from isolated_bounds(compute, problem, clock, memory_limit)
+    threads, memory_limit = options.get("threads"), options.get("memory_limit")
+    if options.get("isolate"):
+        alone: BoundOptions = {**options, "isolate": False, "programmes": None, "relaxations": tuple(relaxations)}
+        yield from isolated_bounds(partial(bounds_in_turn, problem, clock, **alone), problem, clock, memory_limit)
         return
     first = structural_bound(problem)
     yield first
@@ -120,7 +116,10 @@ def bounds_in_turn(
     fixed = some and problem.order is OrderRule.FIXED
     if not problem.can_move:
         problem = problem.one_memory
-    stage = partial(stage_bounds, problem, enough=enough, threads=threads, memory_limit=memory_limit)
+    stage = partial(
+        stage_bounds, problem, enough=options.get("enough"), threads=threads, memory_limit=memory_limit,
+        programmes=options.get("programmes"),
+    )  # fmt: skip
     if problem.can_move:  # the others hold for schedules in one memory
         if fixed:
             yield from stage(deadline=clock)

@@ -17,7 +17,9 @@ from remat.bounds.base import Bound, Measure, lacks_memory, whole_units
 from remat.bounds.implied_memory import implied_memory
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
+from remat.bounds.stage_programmes import StageProgrammes
 from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
+from remat.bounds.stage_search import ProgrammeSearch
 from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.modeling import Model
 from remat.problem import Problem
@@ -72,15 +74,20 @@ def stage_bounds(
     deadline: float | Deadline | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
+    programmes: StageProgrammes | None = None,
 ) -> Iterator[Bound]:
     """Yield increasing bounds on the objective for the reference order of first computes.
 
-    They are optima of :class:`remat.bounds.stage_relaxation.StageRelaxation`. On a machine with a host they bound the
-    time of any schedule with this order of first computes, by
-    :class:`remat.bounds.transfer_relaxation.TransferRelaxation`. A local search, which starts at the
-    peaks of memory, finds the few events with the best linear relaxation; those bounds are safe even if the solver
-    errs. Integer programmes follow: for these events, then also for the steps after them, then for those before them,
-    and finally for every step at which the reference order without recomputation exceeds the budget.
+    They are optima of :class:`remat.bounds.stage_relaxation.StageRelaxation` with path cuts
+    (:mod:`remat.bounds.path_cuts`), first of its linear relaxation, which are safe even if the solver errs, then of the
+    integer programme. Steps at which a schedule that follows from the solution exceeds the budget become events of the
+    next one (:class:`remat.bounds.stage_programmes.StageProgrammes`).
+
+    On a machine with a host they bound the time of any schedule with this order of first computes, by
+    :class:`remat.bounds.transfer_relaxation.TransferRelaxation`. A local search, which starts at the peaks of memory,
+    finds the few events with the best linear relaxation. Integer programmes follow: for these events, then also for the
+    steps after them, then for those before them, and finally for every step at which the reference order without
+    recomputation exceeds the budget.
 
     Parameters
     ----------
@@ -95,6 +102,8 @@ def stage_bounds(
     memory_limit : int, optional
         Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
         and the bound's note gives the reason.
+    programmes : StageProgrammes, optional
+        Programmes of this problem to resume.
 
     Yields
     ------
@@ -103,6 +112,15 @@ def stage_bounds(
     """
     clock = Deadline.of(deadline)
     problem, _ = problem.relaxed
+    if not problem.can_move and problem.budget_bytes is not None:
+        in_one = ProgrammeSearch(problem, enough, clock, threads, memory_limit)
+        yield in_one.best
+        same = programmes is not None and programmes.problem is problem
+        with contextlib.suppress(OverdueError):
+            yield from in_one.go(programmes if programmes is not None and same else StageProgrammes(problem), integer)
+        if in_one.best.note:
+            yield in_one.best
+        return
     search = _Search(problem, enough, clock, threads, memory_limit)
     yield search.best
     if problem.budget_bytes is None or not search.peaks:

@@ -65,7 +65,9 @@ class StageRelaxation:
     ----------
     events : sequence of int
         Positions in the reference order. More events never lower the optimum, but make the model larger and
-        sometimes weaken its linear relaxation.
+        sometimes weaken its linear relaxation, unless it has path cuts (:mod:`remat.bounds.path_cuts`).
+    slim : bool
+        Leave out rows (5) and (6).
 
     Attributes
     ----------
@@ -79,6 +81,7 @@ class StageRelaxation:
 
     problem: Problem
     events: Sequence[int]
+    slim: bool = False
     unit: int = field(init=False)
     stages: list[Stage] = field(init=False, default_factory=list)
     own: Bool = field(init=False)
@@ -114,7 +117,8 @@ class StageRelaxation:
             model.add(self._requests(stage, before), self._needs(stage, before), *self._transfers(stage, before))
             if until < n:
                 model.add(self._memory(stage), *self._retention(stage, before))
-                self._during(model, stage)
+                if not self.slim:
+                    self._during(model, stage)
         clock.check()
         self.stages = stages
         model.add(self._refills(stages), self._limits(stages), *self._afterwards(model, stages))
@@ -233,11 +237,14 @@ class StageRelaxation:
         lasting = self._lasting(stage)
         left, right = np.arange(len(lasting)), np.arange(len(old))
         regained = (left, stage.live[lasting], -1), (left, at_end(before, lasting), 1), self._runs(stage, lasting)
+        live_on = rows_from("live on", *regained, num_rows=len(left), lower=0)
+        if self.slim:
+            return [live_on]
         # `live` is the constant 1 for inputs of the event's op, so it is part of the right-hand side
         regains = self._runs(stage, old), (right, stage.read[old], 1)
         through = (right, stage.through[old], 1), (right, stage.here[old], -1), *regains
         return [
-            rows_from("live on", *regained, num_rows=len(left), lower=0),
+            live_on,
             rows_from("live throughout", *through, num_rows=len(right), lower=stage.live[old] < 0),
         ]
 

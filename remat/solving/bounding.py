@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from remat.bounds.base import Bound
 from remat.bounds.selection import best_bound
+from remat.bounds.stage_programmes import StageProgrammes
 from remat.errors import BackendError
 from remat.runtime.deadline import Deadline
 from remat.solving.session import Session
 
 
-def raise_bounds(session: Session, deadline: Deadline) -> None:
+def raise_bounds(session: Session, deadline: Deadline, programmes: StageProgrammes | None = None) -> None:
     """Compute all bounds until the deadline, as a step of the session, which keeps the best.
 
-    Raise BackendError, naming both, if a bound exceeds the cost (time) of a known schedule or claims that there is
-    none.
+    The stage bound resumes `programmes`. Raise BackendError, naming both, if a bound exceeds the cost (time) of a known
+    schedule or claims that there is none.
     """
     moves = session.problem.can_move
 
@@ -40,6 +41,6 @@ def raise_bounds(session: Session, deadline: Deadline) -> None:
         take(
             best_bound(
                 session.problem, deadline, threads=call.threads, memory_limit=call.memory_bytes, enough=known(),
-                on_bound=take, on_note=session.note, isolate=call.isolate,
+                on_bound=take, on_note=session.note, isolate=call.isolate, programmes=programmes,
             )
         )  # fmt: skip

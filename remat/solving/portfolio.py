@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics.base import Heuristic
+from remat.heuristics.few_stages import FewStages
 from remat.heuristics.turns import Turns
 from remat.problem.training_step import training_step
 from remat.registry import heuristics, load
@@ -20,7 +21,7 @@ from remat.runtime.deadline import Deadline
 from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 from remat.solving.bounding import raise_bounds
-from remat.solving.chain_starts import OPTIONS, chain_start
+from remat.solving.chain_starts import FEW, OPTIONS, chain_start
 from remat.solving.session import Session
 
 #: Ops up to which the search is exhaustive.
@@ -269,7 +270,8 @@ class Policy:
         if self.over or self.problem.budget_bytes is None:
             return False
         began = self.clock.elapsed
-        raise_bounds(self.session, deadline)
+        few = self.kept.get(FEW)
+        raise_bounds(self.session, deadline, few.programmes if isinstance(few, FewStages) else None)
         self.last_bounds = self.clock.elapsed - began
         self.bounds_final = self.last_bounds < 0.5 * (deadline.seconds - began)
         self._spend("bounds", began)

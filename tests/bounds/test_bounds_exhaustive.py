@@ -12,6 +12,7 @@ from small_graphs import KNOWN
 
 from remat.backends.highs import Highs
 from remat.bounds import Bound, bounds, cut_bound, joint_bound, stage_bound, structural_bound
+from remat.bounds.path_cuts import tightened
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.selection import best_bound
 from remat.bounds.stage_relaxation import StageRelaxation
@@ -83,6 +84,17 @@ def check_random_events(seed: int) -> None:
         assert stage_bound(problem, integer=False, threads=1).value <= best.cost
     for known in (best.cost, best.cost + 5 * relaxation.unit):
         assert stage_bound(problem, enough=known, threads=1).value <= best.cost
+    for slim in (False, True):
+        check_path_cuts(StageRelaxation(problem, relaxation.events, slim), call, extra)
+
+
+def check_path_cuts(relaxation: StageRelaxation, call: SolveOptions, extra: int) -> None:
+    """Check that path cuts leave the programme a bound, and the same one below its optimum."""
+    cut = tightened(relaxation, relaxation.build(), call)
+    least = Highs().solve(cut.full, call).bound
+    assert cut.linear.bound <= least + 1e-6 <= extra + 2e-6
+    below = cheaper_than(cut.full, cut.linear, round(least), cut.lean)
+    assert Highs().solve(below, call).bound <= least + 1e-6
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class Stages:
         auto, portfolio = remat.solving.auto, remat.solving.portfolio
         patch.setattr(portfolio, "load", lambda _, name: kind(name))
         patch.setattr(portfolio, "chain_start", lambda name: kind(name)())
-        patch.setattr(portfolio, "raise_bounds", lambda _, deadline: step("bounds", deadline))
+        patch.setattr(portfolio, "raise_bounds", lambda _, deadline, *__: step("bounds", deadline))
         patch.setattr(auto, "explore", lambda *_, deadline, **__: step("exhaustive", deadline))
         patch.setattr(portfolio, "CHECK_INTERVAL", 0.0)
         patch.setitem(LeastCostSearch.steps, "order", lambda _, deadline: step("order", deadline))
@@ -161,11 +161,11 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "training graphs have starts of their own": (
         TRAINING, {"finds": (BLOCKS,)},
-        f"order {BLOCKS} drops lower-sets few-stages rotor eviction greedy bounds annealing {MODELS}",
+        f"order {BLOCKS} drops lower-sets few-stages rotor eviction greedy bounds few-stages annealing {MODELS}",
     ),
     "lower sets need no compiled code": (
         TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
-        f"order eviction greedy lower-sets few-stages eviction greedy bounds {MODELS} lns lns",
+        f"order eviction greedy lower-sets few-stages eviction greedy bounds few-stages {MODELS} lns lns",
     ),
     "auto waits for block checkpointing if nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
@@ -177,7 +177,7 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "or Rotor, which is ready before annealing on training graphs": (
         TRAINING, {"ready": {"rotor": 2.0, "annealing": NEVER}, "takes": {"stages": 9}, "finds": (DROPS,)},
-        f"order {BLOCKS} drops lower-sets few-stages eviction greedy bounds stages rotor {MODELS} lns",
+        f"order {BLOCKS} drops lower-sets few-stages eviction greedy bounds few-stages stages rotor {MODELS} lns",
     ),
     "without a deadline it ends after the models": (
         RANDOM, {"seconds": NEVER, "finds": (DROPS,)}, f"order drops eviction greedy bounds annealing {MODELS}"
@@ -207,7 +207,7 @@ def test_bounds_are_not_repeated_with_less_time(monkeypatch: pytest.MonkeyPatch)
         stages = Stages(monkeypatch, LARGE, seconds=seconds, takes={"bounds": takes})
         step, spans = remat.solving.portfolio.raise_bounds, []
 
-        def timed(session: Session, deadline: Clock, step: Any = step, spans: list[float] = spans) -> None:
+        def timed(session: Session, deadline: Clock, _: object, step: Any = step, spans: list[float] = spans) -> None:
             began = Clock.now[0]
             step(session, deadline)
             spans.append(Clock.now[0] - began)
@@ -226,7 +226,7 @@ def test_only_bounds_of_a_fixed_order_gain_from_a_schedule(
     stages = Stages(monkeypatch, replace(LARGE, order=order), takes={"bounds": 99}, finds=(DROPS,))
     slow = remat.solving.portfolio.raise_bounds
 
-    def raise_bounds(session: Session, deadline: Deadline) -> None:
+    def raise_bounds(session: Session, deadline: Deadline, _: object) -> None:
         slow(session, deadline)
         session.raise_bound(session.bound + 1)
 

@@ -110,7 +110,9 @@ class Highs(Backend):
             solver.writeModel(str(file))
             write_atomic(path, file.read_bytes())
 
-    def relax(self, model: Model, options: SolveOptions, algorithm: str = "simplex") -> Relaxation:
+    def relax(
+        self, model: Model, options: SolveOptions, algorithm: str = "simplex", start: Relaxation | None = None
+    ) -> Relaxation:
         """Solve the linear relaxation of `model`, in which integer variables may take fractional values.
 
         Parameters
@@ -119,6 +121,8 @@ class Highs(Backend):
             At the deadline the current duals still give a bound.
         algorithm : {"simplex", "ipm", "pdlp"}
             The last two run without crossover unless ``options.solver`` enables it.
+        start : Relaxation, optional
+            That of the same model without its last rows; the simplex method starts from its basis.
 
         Returns
         -------
@@ -145,9 +149,8 @@ class Highs(Backend):
 
         began = time.monotonic()
         lowered = lower(model, self.native, deadline=options.deadline)
-        matrix = to_matrix(lowered.model, options.deadline)
         versions = {"highspy": importlib.metadata.version("highspy")}
-        return relax(highspy, lowered, matrix, options, algorithm, began=began, versions=versions)
+        return relax(highspy, lowered, options, algorithm, began=began, versions=versions, start=start)
 
 
 def _common_step(model: Model) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from remat.errors import BackendError
 from remat.modeling import Lowered
-from remat.modeling.matrix import Matrix
+from remat.modeling.matrix import Matrix, to_matrix
 from remat.runtime.arrays import Float
 from remat.runtime.processes.running import LeftBehindError, run_interruptible
 from remat.runtime.solve_options import SolveOptions, StopReason
@@ -67,6 +67,8 @@ class Relaxation:
     lowered : Lowered
     build_seconds, solve_seconds : float
     versions : mapping of str to str
+    basis : highspy.HighsBasis or None
+        Basis of the optimal solution, from which a relaxation with more rows can start.
     """
 
     bound: float | None
@@ -79,6 +81,7 @@ class Relaxation:
     build_seconds: float
     solve_seconds: float
     versions: Mapping[str, str]
+    basis: Any = field(default=None, repr=False)
 
     @cached_property
     def duals(self) -> dict[str, Float]:
@@ -163,14 +166,15 @@ def _product(a: Float, b: Float) -> Float:
 def relax(
     highspy: Any,
     lowered: Lowered,
-    matrix: Matrix,
     options: SolveOptions,
     algorithm: str,
     *,
     began: float,
     versions: Mapping[str, str],
+    start: Relaxation | None = None,
 ) -> Relaxation:
     """See :meth:`remat.backends.highs.Highs.relax`."""
+    matrix = to_matrix(lowered.model, options.deadline)
     solver = highspy.Highs()
     given = {
         "output_flag": False,
@@ -187,12 +191,17 @@ def relax(
     def load_and_run() -> None:
         """Pass the model and solve it, in the solver's thread: passing a large model takes seconds."""
         pass_model(highspy, solver, matrix, np.zeros_like(matrix.integral), lowered.source.name)
+        if start is not None and start.basis is not None:
+            start.basis.row_status = [
+                *start.basis.row_status, *[highspy.HighsBasisStatus.kBasic] * (len(duals) - len(start.basis.row_status))
+            ]  # fmt: skip
+            solver.setBasis(start.basis)
         _limit(solver, options)
         if not options.deadline.expired:
             solver.run()
 
     build_seconds, began = time.monotonic() - began, time.monotonic()
-    stop, infeasible, bound, objective = StopReason.FINISHED, False, None, None
+    stop, infeasible, bound, objective, basis = StopReason.FINISHED, False, None, None, None
     duals, values = np.zeros(len(matrix.row_lower)), None
     try:
         if run_interruptible(load_and_run, solver.cancelSolve, options.deadline):
@@ -208,6 +217,7 @@ def relax(
             solved = ended in {statuses.kOptimal, statuses.kModelEmpty}
             if solved:
                 objective = solver.getInfo().objective_function_value + matrix.offset
+                basis = solver.getBasis() if algorithm == "simplex" else None
             elif stop is StopReason.FINISHED:
                 late = ended == statuses.kTimeLimit or options.deadline.expired
                 stop = StopReason.DEADLINE if late else StopReason.OTHER
@@ -219,6 +229,7 @@ def relax(
         bound = _best_bound(matrix, duals)
     return Relaxation(
         bound, infeasible, objective, stop, duals, values, lowered, build_seconds, time.monotonic() - began, versions,
+        basis,
     )  # fmt: skip
 
 

@@ -1,0 +1,224 @@
+"""Stage relaxations of one problem with more and more events, and the schedules that follow from their solutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from remat.backends.base import Backend
+from remat.bounds.base import whole_units
+from remat.bounds.path_cuts import Tightened, tightened
+from remat.bounds.peak_bounds import step_memory
+from remat.bounds.reduced_costs import cheaper_than
+from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
+from remat.graphs.arrays import first_computes
+from remat.modeling import Model
+from remat.problem import Problem
+from remat.problem.op_sequence import computed_ops, useful_schedule
+from remat.runtime.arrays import Bool, Float, Int
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions, Status
+from remat.schedule import Schedule
+
+#: Factor of the time for another try of a programme that was not decided.
+LONGER = 1.5
+
+
+class StageProgrammes:
+    """Stage relaxations of a problem, each with more events than the last.
+
+    The first event is the step of the most prominent peak of the reference order. Later ones are steps at which a
+    schedule that follows from a solution exceeds the budget. So a few events suffice: none is at a step that no cheap
+    schedule exceeds.
+
+    Parameters
+    ----------
+    problem : Problem
+        With a budget.
+
+    Attributes
+    ----------
+    events : set of int
+        Positions in the reference order.
+    slim : bool
+        True while rows (5) and (6) of the relaxation are left out.
+    value : int
+        No schedule in the reference order costs less.
+    infeasible : bool
+        True if no such schedule exists.
+    solved : bool
+        True if a relaxation has been solved.
+    tried : float
+        Seconds in which an integer programme with the present events was not decided.
+
+    Examples
+    --------
+    >>> from remat.backends.highs import Highs
+    >>> from remat.graphs.families import unit_chain
+    >>> programmes = StageProgrammes(Problem(unit_chain(8), 4))
+    >>> call = SolveOptions(Deadline())
+    >>> while True:
+    ...     values, _ = programmes.solve(Highs(), programmes.relax(programmes.build(call.deadline), call), call)
+    ...     if not programmes.widen(programmes.schedules(values)[0]):
+    ...         break
+    >>> sorted(programmes.events), programmes.value
+    ([9, 10, 11, 12, 13], 26)
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        assert problem.budget_bytes is not None
+        self.problem, self.budget = problem, problem.budget_bytes
+        self.base = self.value = problem.graph.base_cost
+        self.slim, self.infeasible, self.solved = True, False, False
+        self.tried = 0.0
+        self.events = set(prominent_peaks(step_memory(problem), self.budget)[:1])
+
+    def worth(self, seconds: float) -> bool:
+        """Return False if about as many seconds were not enough for the present events."""
+        return seconds >= LONGER * self.tried
+
+    def build(self, deadline: Deadline) -> Model:
+        """Build the relaxation with the events so far; raise `OverdueError` at the deadline."""
+        self.relaxation = StageRelaxation(self.problem, sorted(self.events), self.slim)
+        return self.relaxation.build(deadline)
+
+    def relax(self, model: Model, call: SolveOptions, enough: int | None = None) -> Tightened:
+        """Add path cuts to a model, until its linear relaxation reaches a cost, and raise :attr:`value` to that."""
+        found = tightened(self.relaxation, model, call, None if enough is None else self._units(enough))
+        self.infeasible |= found.linear.infeasible
+        self._raise(found.linear.bound, None)
+        return found
+
+    def solve(
+        self, backend: Backend, found: Tightened | Model, call: SolveOptions, enough: int | None = None
+    ) -> tuple[Float | None, bool]:
+        """Solve an integer programme for a solution below a cost, and raise :attr:`value`.
+
+        Return the solution, None if there is none in time, and whether the programme is decided.
+        """
+        model = found if isinstance(found, Model) else found.lean
+        if enough is not None and isinstance(found, Tightened) and not found.linear.infeasible:
+            model = cheaper_than(found.full, found.linear, math.floor(self._units(enough - 1)), model)
+        seconds = call.deadline.remaining
+        raw = backend.solve(model, call)
+        if raw.status is not Status.OPTIMAL and raw.values is None:
+            self.tried = seconds
+        if raw.status is not Status.INFEASIBLE:
+            self._raise(raw.bound, enough)
+            return raw.values, raw.status is Status.OPTIMAL
+        if enough is None:
+            self.infeasible = True
+        else:
+            self.value, self.solved = max(self.value, enough), True
+        return None, True
+
+    def _units(self, cost: int) -> float:
+        return (cost - self.base) / self.relaxation.unit
+
+    def _raise(self, extra: float | None, enough: int | None) -> None:
+        if extra is None:
+            return
+        cost = self.base + self.relaxation.unit * max(0, whole_units(extra))
+        self.value, self.solved = max(self.value, cost if enough is None else min(cost, enough)), True
+
+    def schedules(self, values: Float) -> list[Schedule]:
+        """Return schedules that follow from a solution, a fractional one rounded: the cheapest first."""
+        live = [stage.live for stage in self.relaxation.stages[:-1]]
+        held = [(values[np.maximum(columns, 0)] > 0.5) & (columns >= 0) for columns in live]
+        found = [schedule_of_held(self.problem, self.relaxation.events, held, ahead=ahead) for ahead in (False, True)]
+        runs = [self.problem.simulate(schedule) for schedule in found]
+        return found if (runs[0].cost, runs[0].peak) <= (runs[1].cost, runs[1].peak) else found[::-1]
+
+    def widen(self, schedule: Schedule, most: int = 3) -> bool:
+        """Make at most `most` events of the steps where a schedule exceeds the budget most; return True if any are new.
+
+        If none are, the rows left out so far are added.
+        """
+        memory = stage_memory(self.problem, schedule)
+        before = len(self.events)
+        for step in prominent_peaks(memory, self.budget):
+            # The memory of recomputations peaks between the first compute of the stage before and that of their stage.
+            near = (k for k in (step, step - 1, step + 1) if 0 <= k < len(memory) - 1 and k not in self.events)
+            if (new := next(near, None)) is not None:
+                self.events.add(new)
+            if len(self.events) == before + most:
+                break
+        if len(self.events) > before:
+            self.tried = 0.0
+            return True
+        slim, self.slim = self.slim, False
+        return slim and bool((memory > self.budget).any())
+
+
+def stage_memory(problem: Problem, schedule: Schedule) -> Int:
+    """Return the largest memory in each stage (ending with its first compute), and after the last stage.
+
+    Bytes, shape (ops + 1,).
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(2), 4)
+    >>> stage_memory(problem, Schedule.reference(problem.graph)).tolist()
+    [1, 2, 3, 4, 3, 0]
+    """
+    sequence = computed_ops(problem, schedule)
+    first = first_computes(sequence)
+    most = np.zeros(len(problem.graph.ops) + 1, dtype=np.int64)
+    memory = problem.simulate(Schedule.of_computes(problem.graph, sequence)).memory
+    np.maximum.at(most, np.cumsum(first) - first, memory)
+    return most
+
+
+def schedule_of_held(problem: Problem, events: Sequence[int], held: Sequence[Bool], *, ahead: bool = False) -> Schedule:
+    """Return the reference order with recomputations, in which only held tensors outlast an event.
+
+    Between two events, values stay while they are of use. Before each op, missing values that it needs are recomputed
+    in the reference order. Inputs of the graph and accumulation buffers always stay.
+
+    `events`: positions in the reference order, ascending. `held`, shape (tensors,): tensors live at each event in
+    addition to those that its op reads and writes. With `ahead`, those that are missing then are recomputed before the
+    event, so that what they need does not have to be recomputed after it.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(2), 4)
+    >>> nothing = np.zeros(len(problem.graph.tensors), dtype=bool)
+    >>> schedule_of_held(problem, [2], [nothing]).computes()
+    ['f0', 'f1', 'loss', 'g1', 'f0', 'g0']
+    """
+    arrays = problem.graph.arrays
+    order, place = arrays.order.tolist(), arrays.position.tolist()
+    writers, inputs = arrays.producers.shared_lists(), arrays.op_inputs.shared_lists()
+    always = arrays.is_input | (arrays.producers.counts > 1)
+    there = arrays.is_input.copy()
+    stays = dict(zip(events, held, strict=True))
+    sequence: list[int] = []
+
+    def make(wanted: list[int]) -> None:
+        found: set[int] = set()
+        while wanted:
+            op = wanted.pop()
+            if op not in found:
+                found.add(op)
+                wanted.extend(w for tensor in inputs[op] if not there[tensor] for w in writers[tensor])
+        for op in sorted(found, key=lambda each: place[each]):
+            sequence.append(op)
+            there[arrays.op_outputs[op]] = True
+
+    for position, op in enumerate(order):
+        held_here = stays.get(position)
+        if ahead and held_here is not None:
+            missing = held_here & ~there
+            missing[arrays.op_outputs[op]] = False
+            make([w for tensor in np.flatnonzero(missing).tolist() for w in writers[tensor]])
+        make([op])
+        if held_here is not None:
+            stay = always | held_here
+            stay[arrays.op_inputs[op]] = stay[arrays.op_outputs[op]] = True
+            there &= stay
+    make([w for tensor in np.flatnonzero(problem.kept & ~there).tolist() for w in writers[tensor]])
+    return useful_schedule(problem, np.array(sequence, dtype=np.int64), "stages")

@@ -1,0 +1,70 @@
+"""Path cuts: exact separation, the same integer optimum, and a linear relaxation that more events do not lower."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from generators import training_graph
+
+from remat.backends.highs import Highs
+from remat.bounds.path_cuts import PathCuts, tightened
+from remat.bounds.stage_relaxation import StageRelaxation
+from remat.graphs.families import unit_chain
+from remat.problem import Problem
+from remat.runtime.solve_options import SolveOptions
+from remat.testing import random_graph
+
+CALL = SolveOptions(threads=1)
+
+
+def relaxation_of(seed: int, slim: bool) -> StageRelaxation:
+    """Return that of a random problem without buffers, with three to eight events."""
+    rng = random.Random(seed)
+    graph = training_graph(seed, 8) if seed % 2 else random_graph(seed, 16)
+    least, most = graph.structural_bound.peak, graph.reference_peak
+    problem = Problem(graph, int(least + rng.random() * 0.5 * (most - least)))
+    count = len(graph.ops)
+    return StageRelaxation(problem, rng.sample(range(count), min(count, rng.randint(3, 8))), slim)
+
+
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 100))])
+def test_path_cuts_keep_the_integer_optimum(block: int) -> None:
+    """Integer solutions of graphs without buffers violate none, so only the linear relaxation rises."""
+    for seed in range(12 * block, 12 * block + 12):
+        for slim in (False, True):
+            relaxation = relaxation_of(seed, slim)
+            model = relaxation.build()
+            linear, whole = Highs().relax(model, CALL), Highs().solve(model, CALL)
+            cut = tightened(relaxation, model, CALL)
+            if cut.linear.infeasible or linear.infeasible:
+                assert whole.bound is None
+                continue
+            assert linear.bound - 1e-6 <= cut.linear.bound
+            for each in (cut.full, cut.lean):
+                assert Highs().solve(each, CALL).bound == pytest.approx(whole.bound)
+
+
+def test_more_events_do_not_lower_the_relaxation_with_cuts() -> None:
+    """On a chain every window has a path cut; without them each event that is added lowers the relaxation."""
+    problem = Problem(unit_chain(12), 7)
+    plain, cut = [], []
+    for events in ([12], [8, 12], [6, 8, 12, 15]):
+        relaxation = StageRelaxation(problem, events, slim=True)
+        model = relaxation.build()
+        plain.append(Highs().relax(model, CALL).bound)
+        cut.append(tightened(relaxation, model, CALL).linear.bound)
+    assert plain[2] < plain[0]
+    assert all(more >= fewer - 1e-6 for fewer, more in pairwise(cut))
+
+
+def test_separation_names_the_tensors_and_runs_of_a_path() -> None:
+    """A stage in which nothing runs again, and an event at which nothing is live, violate the longest cut."""
+    relaxation = StageRelaxation(Problem(unit_chain(3), 4), [3, 6])
+    model = relaxation.build()
+    cuts = PathCuts(relaxation)
+    found = cuts.separate(np.zeros(model.num_vars))
+    assert found == cuts.cuts
+    assert all(cut.lower == 1 and set(cut.coefficients) == {1} for cut in found)
+    assert cuts.separate(np.zeros(model.num_vars)) == []
+    assert cuts.separate(np.ones(model.num_vars)) == []
