@@ -68,7 +68,7 @@ def suffix_cut(
     """
     relaxation = StageRelaxation(problem, events)
     model = relaxation.build()
-    index = relaxation.live[0]
+    index = relaxation.stages[0].live
     tensors = np.flatnonzero(index >= 0)
     if live is not None:
         value = live[tensors].astype(np.float64)

@@ -51,7 +51,7 @@ def test_bounds_state_their_scope():
             assert applies(bound, problem) == (bound.kind != "the cut bound")
             assert str(bound.scope) in str(bound)
             assert (bound.overhead is None) == (bound.measure is Measure.PEAK)
-    free = Problem(unit_chain(5), 4, "free")
+    free = Problem(layered(8), "80%", "free")
     assert not applies(stage_bound(free, threads=1), free)
     once = Problem(unit_chain(5), 6, max_computes=1)
     assert applies(cut_bound(once), once)

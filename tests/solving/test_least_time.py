@@ -159,7 +159,7 @@ def test_result_shows_the_time():
 
 def test_bounds_and_formulations_in_one_memory_are_kept_from_other_problems():
     problem = Problem(chain(4), 3, machine=FAST)
-    assert {bound.kind for bound in bounds(problem)} == {"the structural bound"}
+    assert {bound.kind for bound in bounds(problem)} == {"the structural bound", "the transfer bound"}
     assert best_bound(problem).value == problem.graph.base_cost < best_bound(problem.one_memory).value
     without = replace(problem, machine=NONE)
     assert best_bound(without).value == best_bound(without.one_memory).value
