@@ -25,6 +25,7 @@ SMALL = {
         "worse than before on 0 of 1 lines: none",
     ),
     "bench_simulate": ("--computes 2000", "frees written out"),
+    "bench_transfers": ("--graphs unet-ops --budgets 50 --machines pcie4 --seconds 5", "unet-ops"),
     "bench_studies": ("--cells 20", '"cells": 20'),
 }
 
