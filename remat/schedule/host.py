@@ -104,14 +104,13 @@ class HostCopies:
 
     def await_inputs(self, op: int, step: int) -> None:
         """Release the copies whose last fetch the compute of an op waits for."""
-        if self.leaving:
-            for tensor in sorted(self.leaving.intersection(self.reads[op].tolist())):
-                self._discard_after(tensor, step)
+        for tensor in sorted(self.leaving.intersection(self.reads[op].tolist())):
+            self.discard_after(tensor, step)
 
-    def awaited(self, tensor: int, step: int) -> None:
-        """Release the copy of a tensor that is freed, if its last fetch has to end before."""
-        if tensor in self.leaving:
-            self._discard_after(tensor, step)
+    def discard_after(self, tensor: int, step: int) -> None:
+        """Release a copy whose last fetch ends at a step, as if discarded after it."""
+        self.implied.append((step, tensor))
+        self._release(tensor, step + 1)
 
     def use(self, steps: int) -> HostUse:
         """Return the memory and transfers of the host."""
@@ -126,10 +125,6 @@ class HostCopies:
         moved = self.moved[StepKind(kind)]
         moved[0] += 1
         moved[1] += self.size[tensor]
-
-    def _discard_after(self, tensor: int, step: int) -> None:
-        self.implied.append((step, tensor))
-        self._release(tensor, step + 1)
 
     def _release(self, tensor: int, step: int) -> None:
         del self.since[tensor]
