@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -24,10 +24,10 @@ from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 from remat.schedule.certificate import overhead_text
 from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, LOWER, ROTOR
-from remat.solving.method import FormulationMethod, Method, make_method, method_class
+from remat.solving.method import FormulationMethod, Method, known_methods, make_method, method_class
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.portfolio import CONDITIONS, EXHAUSTIVE_OPS, LOADING, WAIT_SHARE, Policy, Stage
-from remat.solving.session import NOT_COUNTED, Session
+from remat.solving.session import NOT_COUNTED, NOT_MOVED, Session
 
 #: Name of the method.
 AUTO = "auto"
@@ -68,6 +68,19 @@ STAGES = (
     Stage("retention-intervals", 0.2, max_ops=600, when=("fixed-order", "cp")),
     Stage("retention-intervals", 0.2, max_ops=60, when=("free-order",)),
     Stage("turns", when=("time-limit",), options={"annealing": 0.6, "lns": 0.2, "bounds": 0.2}),
+)
+
+#: The same where tensors can be moved to a host. Schedules that only recompute come first, so that the result is never
+#: worse; proofs in one memory would not count.
+MOVING_STAGES = (
+    Stage(BLOCKS, 0.1, seconds_per_op=0.01, when=("training",)),
+    Stage("drops", 0.1, seconds_per_op=0.01),
+    Stage("greedy", 0.1, seconds=2, max_ops=2_000, when=("no-schedule",)),
+    Stage("transfers", 0.5),
+    Stage("bounds", 0.3),
+    Stage("timed-intervals", 0.3, max_ops=60, when=("fixed-order", "cp")),
+    Stage("bounds", 0.3),
+    Stage("transfers", when=("time-limit",), wait=True),
 )
 
 
@@ -134,8 +147,9 @@ def _made(name: str, options: Mapping[str, Any]) -> Method:
 class Auto(Method):
     """Heuristics, bounds, search and a solver in turns, until a schedule meets a bound.
 
-    It follows the user's table of stages if there is one; otherwise :data:`STAGES` for the least cost, and for the
-    least peak the table of :class:`~remat.solving.min_peak_search.MinPeakSearch`. It ends when the value of the best
+    It follows the user's table of stages if there is one; otherwise :data:`STAGES` for the least cost,
+    :data:`MOVING_STAGES` for the least time with a host, and for the least peak the table of
+    :class:`~remat.solving.min_peak_search.MinPeakSearch`. It ends when the value of the best
     schedule equals the bound, at the deadline, or, without a deadline, after the models.
 
     A proof within a narrower scope is only a remark; the bound of the result holds for all schedules of the problem.
@@ -146,6 +160,7 @@ class Auto(Method):
     options_type = AutoOptions
     uses_backend = True
     counts_in_place = True
+    moves = True
 
     def run(self, session: Session) -> None:
         if session.asks_peak:
@@ -167,14 +182,19 @@ class LeastCostSearch(Policy):
         self.skipped_order: Stage | None = None
         """Stage of the search for an order, while its code is being compiled."""
 
-    def run(self, stages: tuple[Stage, ...] | None = None) -> None:
-        """Run the stages, by default :data:`STAGES`, until the session is decided or time is up."""
-        stages = STAGES if stages is None else stages
+    def run(self, stages: Sequence[Stage] | None = None) -> None:
+        """Run the stages, by default those of the objective, until the session is decided or time is up."""
+        if stages is None:
+            stages = [each for each in MOVING_STAGES if self.knows(each)] if self.problem.can_move else STAGES
         self.compile(stages)
         try:
             self.follow(stages)
         finally:
             self.note_waiting()
+
+    def knows(self, stage: Stage) -> bool:
+        """Return True if the method of a stage is a step or registered."""
+        return stage.method in self.steps or stage.method.partition("/")[0] in known_methods()
 
     def try_again(self) -> None:
         super().try_again()
@@ -190,7 +210,7 @@ class LeastCostSearch(Policy):
         No schedule costs less than an order that fits. Only rules are tried while the search is being compiled.
         """
         session, budget = self.session, self.problem.budget_bytes
-        if budget is None or self.problem.order is OrderRule.FIXED:
+        if budget is None or self.problem.order is OrderRule.FIXED or self.problem.can_move:
             return
         wait = self.clock.earlier(min(LOADING, WAIT_SHARE * self.clock.remaining)) if self.timed else self.clock
         self.skipped_order = self.stage
@@ -213,9 +233,9 @@ class LeastCostSearch(Policy):
             self.warm_start = least.schedule
 
     def exhaust(self, deadline: Deadline) -> None:
-        """Search exhaustively."""
+        """Search exhaustively; not with a host, where its proofs do not hold."""
         session, budget = self.session, self.problem.budget_bytes
-        if budget is None:
+        if budget is None or self.problem.can_move:
             return
         limit = 1 + MOST_COST if session.cost is None else session.cost
         with session.step("exhaustive search"):
@@ -240,6 +260,9 @@ class LeastCostSearch(Policy):
             return
         if self.problem.graph.in_place and not method.counts_in_place:
             self.session.note(f"{name} was left out: it {NOT_COUNTED}")
+            return
+        if self.problem.can_move and not method.moves:
+            self.session.note(f"{name} was left out: it {NOT_MOVED}")
             return
         while not self.over:
             self.try_again()
