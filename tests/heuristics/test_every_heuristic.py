@@ -36,8 +36,8 @@ from remat.schedule import Schedule, Verdict, simulate
 ON_CHAINS = ("chen-sqrt", "chen-greedy", "griewank-walther")
 SWEEPS = ("ap-greedy", "linearized-greedy", "chen-greedy")
 ON_STEPS = (*ON_CHAINS, "ap-all", "ap-greedy", "ap-sqrt", "checkpoint-all", "linearized-greedy", "linearized-sqrt",
-            "lower-sets", "block-checkpointing", "rotor")  # fmt: skip
-BY_STAGES = (*ON_STEPS[:-2], "checkpoint-last")
+            "lower-sets", "block-checkpointing", "pofo", "rotor")  # fmt: skip
+BY_STAGES = (*ON_STEPS[:-3], "checkpoint-last")
 OPTIONS: dict[str, Any] = {"annealing": AnnealingOptions(moves=5_000), **dict.fromkeys(SWEEPS, SweepOptions(sweep=6))}
 
 

@@ -188,12 +188,16 @@ class Programme:
         before = np.concatenate([[np.inf], costs[:-1]])
         return np.flatnonzero(costs < before)
 
-    def plan(self, num_slots: int) -> Iterator[Step]:
-        """Yield the steps for this number of slots, in order; nothing if the slots do not suffice."""
+    def plan(self, num_slots: int, first: int = 0, last: int | None = None) -> Iterator[Step]:
+        """Yield the steps for this number of slots, in order; nothing if the slots do not suffice.
+
+        They reverse the blocks `first` .. `last`, by default all.
+        """
         chain, unit = self.chain, self.unit
-        if not np.isfinite(self.costs[num_slots]):
+        last = chain.num_blocks - 1 if last is None else last
+        if not np.isfinite(self.table[first, last, num_slots]):
             return
-        todo: list[tuple[str, int, int, int]] = [("reverse", 0, chain.num_blocks - 1, num_slots)]
+        todo: list[tuple[str, int, int, int]] = [("reverse", first, last, num_slots)]
         while todo:
             what, s, t, m = todo.pop()
             if what == "backward":
