@@ -27,12 +27,14 @@ from remat.torch.memory import profiled_memory as profiled_memory
 from remat.torch.memory import track_storages as track_storages
 from remat.torch.peers import compare_peers as compare_peers
 from remat.torch.policies import Decisions as Decisions
+from remat.torch.policies import MemoryPolicyReport as MemoryPolicyReport
 from remat.torch.policies import ModulePlan as ModulePlan
 from remat.torch.policies import Policy as Policy
 from remat.torch.policies import PolicyReport as PolicyReport
 from remat.torch.policies import (
     get_optimal_checkpointing_policy_per_module as get_optimal_checkpointing_policy_per_module,
 )
+from remat.torch.policies import memory_policy as memory_policy
 from remat.torch.policies import policy as policy
 from remat.torch.policies import sac_milp as sac_milp
 from remat.torch.rematerialized.compile_backend import CompileBackend as CompileBackend

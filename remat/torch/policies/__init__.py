@@ -2,6 +2,7 @@
 
 from remat.torch.policies.choosing import policy
 from remat.torch.policies.contexts import Policy
+from remat.torch.policies.memory_policy import MemoryPolicyReport, memory_policy
 from remat.torch.policies.module_plans import ModulePlan, ModulesCertificate, check_modules, sac_milp
 from remat.torch.policies.per_module import (
     Decisions,
@@ -14,6 +15,7 @@ from remat.torch.policies.report import PolicyReport
 __all__ = [
     "Decisions",
     "DecisionsCertificate",
+    "MemoryPolicyReport",
     "ModulePlan",
     "ModulesCertificate",
     "Policy",
@@ -21,6 +23,7 @@ __all__ = [
     "check_decisions",
     "check_modules",
     "get_optimal_checkpointing_policy_per_module",
+    "memory_policy",
     "policy",
     "sac_milp",
 ]
