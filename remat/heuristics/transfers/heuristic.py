@@ -48,7 +48,7 @@ class TransfersOptions(Options):
 
     prices: tuple[Annotated[float, Range(above=0)], ...] = (0.1, 0.03, 0.01, 0.3, 1.0, 3.0)
     """Prices of time on a link, relative to time of the device, one descent for each: low values move more."""
-    leanings: tuple[Annotated[float, Range(above=0)], ...] = (6.0, 2.0)
+    leanings: tuple[Annotated[float, Range(above=0)], ...] = (6.0, 0.5)
     """Price of holding an input for longer relative to recomputing it, as in drops; each is tried at the best price."""
     share: Annotated[float, Range(above=0, most=1)] = 0.03
     """Share of the excess that one round of a descent removes."""
@@ -185,6 +185,7 @@ class _Search:
                 return
             self.state.clear()
             self.state.descend(price, leaning, self.call.deadline, share=self.options.share)
+            self.state.repair(self.call.deadline)
             value = values[price, leaning] = self.state.take_back(self.call.deadline)
             self.consider(self.state, value)
 

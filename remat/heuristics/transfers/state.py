@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Most ops of one plan to recompute a tensor.
 CHAIN = 128
+#: Rounds of repairs.
+REPAIRS = 20
 #: Evaluations between the first checks of the clock, and seconds between checks.
 BATCH, CHECK_INTERVAL = 50, 0.1
 
@@ -168,6 +170,57 @@ class State:
                 banned.add(pair)
             fraction = fraction / 4 if count > 1 else fraction
         return value
+
+    def repair(self, deadline: Deadline) -> Value:
+        """Fetch all that is held over the budget until nothing exceeds it, and then recompute less where it does.
+
+        Descents stop over the budget where the inputs of a recomputation do not fit next to each other.
+        """
+        from remat.heuristics.transfers.program_kernel import KEPT, STEPS
+
+        program, net = self.program, self.net
+        value = self.evaluate()
+        for _ in range(REPAIRS):
+            if value.excess == 0 or deadline.expired:
+                break
+            steps, kept = int(program.number[STEPS]), int(program.number[KEPT])
+            over = program.room[: steps + 1] < 0
+            above = np.append(0, np.cumsum(over))
+            tensor, begin, end = program.kept_tensor[:kept], program.kept_from[:kept], program.kept_to[:kept]
+            stage_of = np.searchsorted(program.begins[: len(net.order) + 1], np.arange(steps + 1), side="right") - 1
+            stage = stage_of[end]
+            held = (above[end] > above[begin + 1]) & (begin < program.begins[stage])
+            found = list(zip(tensor[held].tolist(), stage[held].tolist(), strict=True))
+            if not sum(self._fetch(*pair) for pair in found):
+                crowded = np.isin(stage_of[:steps], np.unique(stage_of[over]))
+                last = np.append(stage_of[1:steps] > stage_of[: steps - 1], stage_of[steps - 1] < len(net.order))
+                again = np.flatnonzero(crowded & ~last)
+                found = list(zip(program.sequence[again].tolist(), stage_of[again].tolist(), strict=True))
+                made = np.isin(begin, again)
+                uses = list(zip(tensor[made].tolist(), stage[made].tolist(), strict=True))
+                for pair in found:
+                    self._forgo(*pair)
+                for pair in uses:
+                    self._fetch(*pair)
+                if not found:
+                    break
+            value = self.evaluate()
+        return value
+
+    def _fetch(self, tensor: int, stage: int) -> bool:
+        """Fetch a tensor in a stage if that is allowed and new; return True if so."""
+        choices, count = self.choices, self.choices.num_fetches[tensor]
+        if count >= self.net.most_fetches[tensor] or stage in choices.fetched[tensor, :count]:
+            return False
+        choices.fetched[tensor, count] = stage
+        choices.num_fetches[tensor] += 1
+        return True
+
+    def _forgo(self, op: int, stage: int) -> None:
+        """Take the recomputation of an op in a stage back."""
+        runs, count = self.choices.runs[op], self.choices.num_runs[op]
+        runs[: count - 1] = runs[:count][runs[:count] != stage]
+        self.choices.num_runs[op] -= 1
 
     def take_back(self, deadline: Deadline) -> Value:
         """Take back recomputations and fetches that time and memory do not need, the costliest first."""
