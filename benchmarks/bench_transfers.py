@@ -7,7 +7,7 @@ Graphs are training steps of the zoo with times in ns by the roofline of an A100
 156 TFLOP/s, 2039 GB/s, at least 5 us for each op. "search" is the method `transfers`, "bound" the transfer bound. With
 --rivals also: "again" recomputes only (the default method), "all" moves every tensor that the backward pass
 reads, "layers" those of every k-th layer for the best k, "levels" is a two-level programme as torchtitan's. A dash:
-nothing within the budget.
+nothing within the budget, which may be below the need of an op.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
                 problem = Problem(graph, f"{budget}%", machine=machine)
                 head = name, len(graph.ops), f"{budget} %", machine
                 if problem.hopeless:
-                    table.row(*head, "no schedule: an op needs more")
+                    table.row(*head, *["-"] * (len(others) + 4))
                     continue
                 shown = [text(value) for value in rivals(problem, given.seconds)] if given.rivals else []
                 found = solve(problem, method=Transfers, stop=given.seconds).schedule
