@@ -20,7 +20,7 @@ from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule
 from remat.solving.method import MethodLike
 from remat.solving.solve import solve
-from remat.solving.training_steps import StepReport
+from remat.solving.training_steps import StepReport, check_options
 
 #: Places named at most.
 SUGGESTIONS = 3
@@ -167,6 +167,7 @@ def best_policy(
     >>> best_policy(loss, args, "100%", time_limit=20)
     save_only_these_names('hidden')
     """
+    check_options("best_policy", options, PolicyOptions)
     begun = time.monotonic()
     settings: dict[str, Any] = {"kwargs": {}, "wrt": 0, "has_aux": False, "unroll": False, "method": "auto", **options}
     given = Arguments(args, dict(settings["kwargs"]))

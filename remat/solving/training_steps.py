@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, get_type_hints
 
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
@@ -14,6 +15,14 @@ from remat.schedule import Certificate, Rules, Schedule, Verdict, validate
 from remat.schedule.certificate import overhead_text
 from remat.schedule.io import read_schedule
 from remat.solving.result import Result
+
+
+def check_options(function: str, options: Mapping[str, Any], known: type) -> None:
+    """Raise ProblemError if an option is not one of the typed dictionary `known`."""
+    words = get_type_hints(known)
+    for name in options:
+        if name not in words:
+            raise ProblemError(f"{function} has no option {name!r}; it has {', '.join(words)}", "step-setting")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,6 +115,8 @@ def test_regions_within_scans():
 
 
 def test_budgets_that_no_names_keep():
+    with refused("problem.step-setting", culprit="'metod'"):
+        best_policy(loss, ARGS, "90%", metod="greedy")
     with refused("problem.jax-names", culprit="'loss'"):
         best_policy(loss, ARGS, "30%")
     with refused("problem.jax-names", culprit="checkpoint its blocks"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -212,6 +213,9 @@ def test_policies_refuse_what_they_cannot_do() -> None:
     made = policy(model, x, "70%", compare=False)
     with refused("execution.no-region", culprit="blocks.0"):
         made.checkpoint(nn.Linear(2, 2))
+    assert copy.deepcopy(made) is made
+    with refused("execution.stored-policy", culprit="Blocks"):
+        pickle.loads(pickle.dumps(made))()
     other = Blocks(normalized)
     other.context_fn = made
     with refused("execution.other-call", culprit="blocks.0"):

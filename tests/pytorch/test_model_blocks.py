@@ -136,6 +136,8 @@ def test_budget_below_the_least_names_it() -> None:
     assert not any(isinstance(block, Rematerialized) for block in model.layers)
     least = int(str(caught.value).split("needs ")[1].split(" bytes")[0].replace(",", ""))
     assert rematerialize_blocks(model, least, data, **QUICK).report.predicted_peak <= least
+    with refused("problem.step-setting", culprit="'backend'"):
+        rematerialize_blocks(model, least, data, backend="highs")
     with refused("execution.no-module", culprit="layers.0"):
         rematerialize_blocks(model, "60%", data, **QUICK)
 
@@ -178,6 +180,22 @@ def test_block_called_twice_with_state() -> None:
     assert [each.path for each in found.report.blocks] == ["first", "first", "second"]
     assert_equal(*(step(each, each, (x,), loss=lambda y: y.square().sum()) for each in (model, plain)))
     assert found.report.recomputations
+
+
+def test_autocast_within_the_model_is_that_of_the_blocks() -> None:
+    """accelerate wraps forward, so autocast is off when the model's hooks run."""
+    plain, data = made(count=2), batch()
+    for layer in plain.layers:
+        layer.drop = nn.Identity()  # eager dropout rounds its mask in half precision
+    model = copy.deepcopy(plain)
+    for each in (model, plain):
+        each.forward = torch.autocast("cpu", torch.bfloat16)(each.forward)
+    found = rematerialize_blocks(model, "75%", other_shapes="capture", **QUICK)
+    for each in (model, plain):
+        torch.manual_seed(3)
+        each(*data).backward()
+    assert len(found.reports) == 1 and found.report.recomputations
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
 
 
 class Padded(Model):

@@ -82,6 +82,7 @@ def test_variable_lengths_are_solved_once_for_a_bucket(monkeypatch: pytest.Monke
     assert len(model.reports) == 5
     assert all(report.predicted_peak <= budget for report in model.reports)
     assert solved == [model.reports[3].reference_peak]
+    assert len(model._planner._schedules) == 2  # those found; reused ones are copies
 
 
 def test_sizes_of_buckets() -> None:

@@ -13,7 +13,7 @@ from eager import assert_equal, record  # noqa: E402
 from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
 
-from remat.torch import Rematerialized, rematerialize  # noqa: E402
+from remat.torch import Rematerialized, policy, rematerialize  # noqa: E402
 from remat.torch.rematerialized.module import convert, restore  # noqa: E402
 from remat.torch.rematerialized.planner import Planner  # noqa: E402
 from remat.torch.rematerialized.planning import Settings  # noqa: E402
@@ -238,8 +238,10 @@ def texts(count: int, length: int = 12) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["module", "callback"])
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize(
+    "how, bf16",
+    [("policy", False), *((how, bf16) for bf16 in (False, True) for how in ("module", "callback", "blocks"))],
+)
 def test_trainer_of_hugging_face(tmp_path: Path, how: str, bf16: bool) -> None:
     """Columns are removed, evaluation, best model at the end, accumulation, tied weights, a shorter last batch."""
     transformers = pytest.importorskip("transformers")
@@ -248,9 +250,18 @@ def test_trainer_of_hugging_face(tmp_path: Path, how: str, bf16: bool) -> None:
 
     found, saved = [], []
     for rematerialized in (True, False):
-        model = gpt2()
+        model = gpt2(attn_implementation="eager" if how == "policy" else "sdpa")
         folder = tmp_path / str(rematerialized)
+        checkpoints: dict[str, Any] = {}
+        if rematerialized and how == "policy":
+            sample = {"input_ids": (ids := torch.stack([each["input_ids"] for each in texts(4)])), "labels": ids}
+            chosen = policy(model, (), "80%", sample_kwargs=sample, costs="flops", compare=False, time_limit=20)
+            checkpoints = {
+                "gradient_checkpointing": True,
+                "gradient_checkpointing_kwargs": {"use_reentrant": False, "context_fn": chosen},
+            }
         args = transformers.TrainingArguments(
+            **checkpoints,
             output_dir=str(folder), per_device_train_batch_size=4, per_device_eval_batch_size=4, num_train_epochs=2,
             gradient_accumulation_steps=2, eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True,
             logging_steps=1, report_to=[], use_cpu=True, bf16=bf16, seed=3, disable_tqdm=True,
@@ -258,14 +269,17 @@ def test_trainer_of_hugging_face(tmp_path: Path, how: str, bf16: bool) -> None:
         callbacks: list[Any] = []
         if rematerialized and how == "callback":
             callbacks = [RematCallback("70%", **QUICK)]
+        if rematerialized and how == "blocks":
+            callbacks = [RematCallback("80%", blocks="GPT2Block", **QUICK)]
         if rematerialized and how == "module":
             model = rematerialize(model, None, "70%", other_shapes="capture", **QUICK)
         trainer = transformers.Trainer(model, args, train_dataset=texts(10), eval_dataset=texts(6), callbacks=callbacks)
         trainer.train()
         if rematerialized:
-            assert (callbacks or [model])[0].reports[0].recomputations
-        if how == "callback":
+            assert chosen.report.ops if how == "policy" else (callbacks or [model])[0].reports[0].recomputations
+        if how != "module":
             assert type(model) is transformers.GPT2LMHeadModel
+            assert all(type(block) is type(gpt2().transformer.h[0]) for block in model.transformer.h)
         trainer.save_model(str(folder / "end"))
         saved.append(transformers.GPT2LMHeadModel.from_pretrained(str(folder / "end")))
         losses = [

@@ -20,6 +20,7 @@ from remat.torch.capture.recording import differentiable
 from remat.torch.costs.calls import storage_key
 from remat.torch.modes import kept_attributes
 from remat.torch.private import TorchDispatchMode, pytree
+from remat.torch.rematerialized.plan import Autocast, autocast_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,8 @@ class Call:
     kind : str
         Digest of the ops of forward and backward pass with all arguments and all reads and writes of tensors. Calls of
         one kind have the same graph.
+    autocast : tuple
+        State of autocast around the call.
     """
 
     path: str
@@ -43,6 +46,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     kind: str
+    autocast: Autocast = ()
 
 
 def record_calls(world: FakeWorld, blocks: Mapping[str, nn.Module], given: tuple[Any, Any] | None = None) -> list[Call]:
@@ -105,7 +109,7 @@ class _Recorded:
                 ops.note("outputs", [ops.token(each) for each in outputs], str(spec), str(out_spec))
                 ops.note("backward", [ops.token(root) for root in roots])
                 kind = self._kind(ops, roots, leaves, hidden=bool(hooks) or _has_python(roots))
-                self._calls.append(Call(self._path, self._block, args, kwargs, kind))
+                self._calls.append(Call(self._path, self._block, args, kwargs, kind, autocast_state()))
         places = {id(leaf): k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         return pytree.tree_unflatten(
             [
@@ -185,7 +189,7 @@ class _Ops(TorchDispatchMode):
         for number, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
                 self.note("input", self._named(leaf, str(number)), leaf.requires_grad)
-        self.note("modes", [part.training for part in block.modules()])
+        self.note("modes", [part.training for part in block.modules()], autocast_state())
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

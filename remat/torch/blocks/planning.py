@@ -29,7 +29,7 @@ from remat.torch.capture.fakes import FakeWorld
 from remat.torch.captured import Captured
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
-from remat.torch.rematerialized.plan import Plan
+from remat.torch.rematerialized.plan import Plan, autocast_as
 from remat.torch.rematerialized.planner import captured_step
 from remat.torch.rematerialized.planning import Settings, planned
 from remat.torch.rematerialized.python_state import check_python_state
@@ -127,10 +127,11 @@ def _kinds(calls: Sequence[Call]) -> list[str]:
 
 def _step(call: Call, settings: Settings) -> _Kind:
     try:
-        unset = check_python_state(call.block, call.args, call.kwargs)
-        captured, fallback = captured_step(
-            call.block, call.args, call.kwargs, costs=settings.costs, workspaces=settings.workspaces
-        )
+        with autocast_as(call.autocast):
+            unset = check_python_state(call.block, call.args, call.kwargs)
+            captured, fallback = captured_step(
+                call.block, call.args, call.kwargs, costs=settings.costs, workspaces=settings.workspaces
+            )
     except CaptureError as error:
         raise CaptureError(f"block {call.path!r}: {error}") from error
     return _Kind(captured, call, fallback, unset)
@@ -206,6 +207,7 @@ def _plans(  # noqa: PLR0917 - all that was found for one kind of call
         if (call.kind, call.block) not in made:
             made.add((call.kind, call.block))
             sample = Sample(call.block.forward, call.args, call.kwargs)
-            plan = Plan(call.block, sample, program, report, captured_of=kind.call.block)
+            with autocast_as(call.autocast):
+                plan = Plan(call.block, sample, program, report, captured_of=kind.call.block)
             plans.setdefault(call.block, []).append(plan)
     return plans, states, tuple(choices)

@@ -13,6 +13,7 @@ from torch import nn
 from remat.errors import ExecutionError, ProblemError
 from remat.schedule import Schedule
 from remat.solving.method import MethodLike
+from remat.solving.training_steps import check_options
 from remat.torch.blocks.finding import BlocksLike, find_blocks
 from remat.torch.blocks.planning import BlockPlans, plan_blocks
 from remat.torch.blocks.report import BlocksReport
@@ -98,12 +99,14 @@ class RematerializedBlocks:
     def capture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BlocksReport:
         """Capture and divide for calls with these arguments; convert the blocks."""
         sample = Sample(self.model.forward, args, kwargs)
+        current = self._current
         self._plain()
         self._hook.remove()  # capture calls the model
         try:
             made = plan_blocks(self.model, self.blocks, args, kwargs, self._settings)
             self._steps.append(made)
         finally:
+            self._current = current  # capture calls the model, too
             self._listen()
             for block in {block: None for step in self._steps for block in step.plans}:
                 maker = _OtherCalls(self, block) if self._other_calls else None
@@ -226,6 +229,7 @@ def rematerialize_blocks(
     >>> len(found.report.blocks), found.report.predicted_peak <= 0.75 * found.report.reference_peak
     (6, True)
     """
+    check_options("rematerialize_blocks", options, BlockOptions)
     if not isinstance(model, nn.Module):
         raise ExecutionError(f"rematerialize_blocks takes a torch.nn.Module, not a {type(model).__name__}", "no-module")
     done = next((path for path, part in model.named_modules() if isinstance(part, Rematerialized)), None)

@@ -13,6 +13,7 @@ from uuid import uuid4
 import torch
 
 from remat.errors import MeasurementError, RematError
+from remat.runtime.callers import outer_level
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.torch.costs.base import CostModel, CostRemark
 from remat.torch.costs.calls import Call, call_of, strides
@@ -93,7 +94,7 @@ def _attempt(what: str, call: Call, measure: Callable[[Call], Callable[[], int]]
     except Exception as error:  # kernels raise many types
         reason = str(error).partition("\n")[0]
         remark = f"node {call.name!r}: {call.target} cannot be measured ({what}): {reason}"
-        warnings.warn(CostRemark(remark), stacklevel=5)
+        warnings.warn(CostRemark(remark), stacklevel=outer_level())
         return None
 
 

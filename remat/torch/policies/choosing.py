@@ -21,7 +21,7 @@ from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.torch.capture import capture
 from remat.torch.capture.explaining import explained, module_path, quiet_torch
-from remat.torch.capture.fakes import FakeWorld, without_onednn
+from remat.torch.capture.fakes import FakeWorld, grouped_products, without_onednn
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
 from remat.torch.modes import kept_modes
@@ -217,7 +217,7 @@ def captured_regions(
     captured = capture(model, args, kwargs, costs=costs)
     world = FakeWorld.of(model, args, kwargs)
     try:
-        with quiet_torch(), without_onednn():
+        with quiet_torch(), without_onednn(), grouped_products():
             runs, traced = (recorded(world, paths, traced=each) for each in (False, True))
     except Exception as error:  # a module may raise anything
         raise explained(model, error) from error

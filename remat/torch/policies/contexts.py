@@ -190,5 +190,25 @@ class Policy(functools.partial[Any]):
                 raise ExecutionError(f"the model has no module {name!r}, a region of the policy", "no-region") from None
             part.forward = functools.partial(checkpoint, part.forward, use_reentrant=False, context_fn=self)
 
+    def __copy__(self) -> Policy:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Policy:
+        return self  # it counts the regions of one model
+
+    def __reduce__(self) -> Any:
+        """Pickle the name alone: the Trainer of transformers stores its arguments with every checkpoint."""
+        return _Stored, (self.report.name,)
+
     def __repr__(self) -> str:
         return f"Policy({self.report.name!r}, {len(self.regions)} regions)"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Remainder of a pickled policy, which belongs to a model of another process."""
+
+    name: str
+
+    def __call__(self) -> Any:
+        raise ExecutionError(f"the policy of {self.name!r} was stored: make it again for this model", "stored-policy")

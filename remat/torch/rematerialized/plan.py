@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -189,6 +190,19 @@ def _tensor(module: nn.Module, name: str) -> torch.Tensor:
 def autocast_state() -> Autocast:
     """Return the kinds of device for which autocast is on, with its type for each."""
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+
+
+@contextmanager
+def autocast_as(state: Autocast) -> Iterator[None]:
+    """Switch autocast on for these kinds of device, and off for others."""
+    with ExitStack() as stack:
+        for kind, _ in (now := autocast_state()):
+            if kind not in dict(state):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        for kind, dtype in state:
+            if (kind, dtype) not in now:
+                stack.enter_context(torch.autocast(kind, dtype=dtype))
+        yield
 
 
 def _told(state: Autocast) -> str:

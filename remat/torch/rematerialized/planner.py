@@ -69,8 +69,9 @@ class Planner:
         begun, settings = time.monotonic(), self.settings
         unset = check_python_state(module, args, kwargs)
         captured, fallback = captured_step(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
+        reused: Schedule | None = None
         if self._buckets is not None and schedule is None and self._known is not None:
-            schedule = self._of_bucket(captured, module, args, kwargs)
+            schedule = reused = self._of_bucket(captured, module, args, kwargs)
         parts, report = planned(captured, settings, schedule, self._known, capture_seconds=time.monotonic() - begun)
         report = dataclasses.replace(report, fallback=fallback, unset=unset)
         passes: tuple[Any, ...] = ()
@@ -83,7 +84,8 @@ class Planner:
             self._known = parts.schedule
             self._first = sizes_of(args, kwargs)
             self.settings = dataclasses.replace(settings, budget=report.budget)  # a share is relative to the first peak
-        self._schedules.append(parts.schedule)
+        if reused is None:
+            self._schedules.append(parts.schedule)
         self.reports.append(report)
         _log.info("rematerialized %s", report)
         return Plan(module, Sample(module.forward, args, kwargs), Program(parts, *passes, full_duplex=duplex), report)

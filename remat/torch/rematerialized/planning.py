@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 from remat.backends.choice import BackendLike
 from remat.errors import CaptureRemark, ProblemError, RematError, ScheduleError
 from remat.problem import Problem
+from remat.runtime.callers import outer_level
 from remat.runtime.sizes import memory_bytes
 from remat.schedule import Machine, OrderRule, Schedule, validate
 from remat.schedule.saved_sets import schedule_of_saved
@@ -97,7 +98,7 @@ def checkpointed_start(captured: Captured, problem: Problem) -> Schedule | None:
             f"module {captured.graph.name!r} checkpoints itself (torch.utils.checkpoint), and a schedule replaces that"
             f"; it needs {certificate.peak:,} bytes so: give a budget of at most that, or turn its checkpoints off"
         ),
-        stacklevel=10,
+        stacklevel=outer_level(),
     )
     return schedule if certificate.accepted else None
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from torch import nn
 from transformers import TrainerCallback
 
+from remat.torch.blocks.finding import BlocksLike
+from remat.torch.blocks.report import BlocksReport
 from remat.torch.rematerialized.planning import StepOptions
 from remat.torch.rematerialized.report import Report
 from remat.torch.trainers.conversion import Conversion
@@ -22,6 +25,9 @@ class RematCallback(TrainerCallback):
     Parameters
     ----------
     budget : str, int or float
+    blocks : bool, str, class or several
+        True: each repeated block gets a schedule of its own, as by :func:`remat.torch.rematerialize_blocks`, for models
+        of many layers. Names or classes: these blocks.
     **options
         As in :func:`remat.torch.rematerialize`, which says what the budget counts. `time_limit` is for each kind of
         batch.
@@ -38,11 +44,13 @@ class RematCallback(TrainerCallback):
         trainer = Trainer(model, args, train_dataset=data, callbacks=[RematCallback("24GiB", time_limit=20)])
     """
 
-    def __init__(self, budget: str | int | float, **options: Unpack[StepOptions]) -> None:
-        self._conversion = Conversion(budget, options)
+    def __init__(
+        self, budget: str | int | float, *, blocks: bool | BlocksLike = False, **options: Unpack[StepOptions]
+    ) -> None:
+        self._conversion = Conversion(budget, options, blocks)
 
     @property
-    def reports(self) -> list[Report]:
+    def reports(self) -> Sequence[Report | BlocksReport]:
         """Prediction and certificate of each kind of batch in the last training."""
         return self._conversion.reports
 

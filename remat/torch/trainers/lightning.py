@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from lightning.pytorch import Callback, LightningModule
 
 from remat.errors import CaptureRemark, ExecutionError
+from remat.torch.blocks.finding import BlocksLike
+from remat.torch.blocks.report import BlocksReport
 from remat.torch.rematerialized.planning import StepOptions
 from remat.torch.rematerialized.report import Report
 from remat.torch.trainers.conversion import Conversion
@@ -25,6 +28,9 @@ class RematCallback(Callback):
     module : str
         Name of the submodule that ``training_step`` calls, such as ``"net"``; empty for the LightningModule's own
         ``forward``.
+    blocks : bool, str, class or several
+        True: each repeated block gets a schedule of its own, as by :func:`remat.torch.rematerialize_blocks`, for models
+        of many layers. Names or classes: these blocks.
     **options
         As in :func:`remat.torch.rematerialize`, which says what the budget counts.
 
@@ -42,11 +48,18 @@ class RematCallback(Callback):
         trainer = lightning.Trainer(callbacks=[RematCallback("24GiB", "net")], precision="bf16-mixed")
     """
 
-    def __init__(self, budget: str | int | float, module: str = "", **options: Unpack[StepOptions]) -> None:
-        self._conversion, self._name = Conversion(budget, options), module
+    def __init__(
+        self,
+        budget: str | int | float,
+        module: str = "",
+        *,
+        blocks: bool | BlocksLike = False,
+        **options: Unpack[StepOptions],
+    ) -> None:
+        self._conversion, self._name = Conversion(budget, options, blocks), module
 
     @property
-    def reports(self) -> list[Report]:
+    def reports(self) -> Sequence[Report | BlocksReport]:
         """Prediction and certificate of each kind of batch in the last fit."""
         return self._conversion.reports
 
