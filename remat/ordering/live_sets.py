@@ -82,10 +82,6 @@ class LiveSets:
         """Return a set as a column, shape (words, 1)."""
         return np.array([[tensors >> WORD * k & (1 << WORD) - 1] for k in range(self.words)], dtype=np.uint64)
 
-    def tensors_of(self, ops: int) -> int:
-        """Return the tensors that ops write."""
-        return reduce(or_, (self.writes[op] for op in range(len(self.ops)) if ops >> op & 1), 0)
-
     def before(self, op: int) -> int:
         """Return an op and the ops that it depends on, as bits."""
         found, missing = 1 << op, self.reads[op]

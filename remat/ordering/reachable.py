@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 import numpy as np
 
 from remat.ordering.live_sets import LiveSets, Sets, contains, different
@@ -48,9 +51,7 @@ class Reachable:
             if answer is False:
                 return False
         if keepers:
-            ops = 0
-            for op in keepers:
-                ops |= sets.before(op)
+            ops = reduce(or_, map(sets.before, keepers))
             answer = _and(answer, self._reach(ops, None, sets.kept, clock))
         return answer
 
