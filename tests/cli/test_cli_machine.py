@@ -73,6 +73,14 @@ def test_manifests_name_machines(suffix: str) -> None:
     assert [each["transfers"]["time"] for each in certificates[1:]] == [12, 12]
 
 
+def test_picture_has_both_memories_and_the_links() -> None:
+    ok(f"plot chain.json moved.json -b 3 --machine {MACHINE} -o both.svg")
+    picture = Path("both.svg").read_text(encoding="utf-8")
+    for text in ("33.3 % more time than each op once, 25 % of the time waiting", "device (bytes)", "host (bytes)",
+                 "to host", "from host", "compute"):  # fmt: skip
+        assert text in picture
+
+
 def test_completion_of_machines() -> None:
     assert complete_machine("pcie") == ["pcie3", "pcie4", "pcie5"]
     assert complete_machine("pcie4,la") == ["pcie4,latency="]
