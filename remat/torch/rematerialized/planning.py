@@ -231,7 +231,7 @@ def planned(
         constants_counted=settings.constants_counted,
         workspace=None if settings.workspaces is None else max(op.workspace for op in graph.ops),
         random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
-        saved_bytes=sum(each.size for each in parts.saved if each.kind != "state"),
+        saved_bytes=sum(each.size for each in parts.saved if each.kind not in {"state", "host"}),
         certificate=certificate, result=step.result, seconds=seconds,
         costs=costs_text(graph),
     )  # fmt: skip
