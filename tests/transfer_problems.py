@@ -7,11 +7,11 @@ from random import Random
 from remat import Problem
 from remat.schedule import Machine
 from remat.testing import random_budget, random_graph
-from remat.testing.exhaustive_transfers import least_time
+from remat.testing.exhaustive_transfers import LeastTime, least_time
 
 
 @lru_cache(maxsize=600)
-def transfer_problem(seed, most_ops=5):
+def transfer_problem(seed: int, most_ops: int = 5) -> tuple[Problem, LeastTime | None]:
     """Return a problem on a machine with fast or slow links and much or little host memory, and its least time."""
     rng = Random(seed)
     graph = random_graph(seed, most_ops, plain=rng.random() < 0.5)

@@ -115,7 +115,7 @@ def best_policy(
         known = replays.schedule(replays.least_saved)
         found = "keeps" if raw.status is Status.INFEASIBLE else "was found that keeps"
         raise ProblemError(
-            f"no policy for the {len(options.regions)} regions of {problem.graph.name!r} {found} the budget of "
+            f"no policy for the {len(formulation.regions)} regions of {problem.graph.name!r} {found} the budget of "
             f"{problem.budget_bytes:,} bytes; {problem.simulate(known).peak:,} bytes suffice with full replays; give a "
             "larger budget, more or smaller regions, or use a schedule, which is not limited to policies",
             "no-policy-fits",

@@ -105,5 +105,5 @@ def test_problems_and_schedules_that_it_cannot_state_are_refused():
     useless = ("compute", problem.graph.op_names[0])
     again = Schedule.from_steps([*Schedule.reference(problem.graph).steps(), useless])
     assert TimedIntervals(problem, TimedIntervalsOptions(copies=1)).encode(again) is not None
-    with refused("model.too-many"):
+    with refused("problem.too-many"):
         TimedIntervals(problem, TimedIntervalsOptions(fetches=0)).encode(best.schedule)

@@ -4,6 +4,7 @@ import copy
 import gc
 import threading
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -321,3 +322,11 @@ def test_refused_options(kind: str, options: dict[str, Any]) -> None:
 def test_blocks_move_nothing() -> None:
     with refused("problem.step-offload"):
         rematerialize_blocks(Wide(), "60%", torch.randn(4, 64), offload="1GiB")
+
+
+def test_memory_that_cannot_be_pinned_and_devices_without_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: SimpleNamespace(cudaHostRegister=lambda *_: 2))
+    with refused("execution.not-pinned"):
+        host_memory.pin_for_cuda(0, 4096)
+    with refused("execution.no-streams", culprit="mps"):
+        links.links_of(torch.device("mps"))
