@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,21 +11,29 @@ from shell import facts, ok
 
 from remat.cli.completion import complete_machine
 from remat.graphs.families import unit_chain
-from remat.schedule import Machine, write_schedule
+from remat.schedule import Machine, Schedule, write_schedule
 from remat.testing.exhaustive_transfers import least_time
 
 MACHINE = "rate=1MB/s"
+
+
+CHAIN = replace(unit_chain(4), cost_unit="us")
+
+
+@cache
+def fastest() -> Schedule:
+    """Return the fastest schedule of the chain in 3 bytes."""
+    best = least_time(CHAIN, 3, Machine.parse(MACHINE))
+    assert best is not None and best.time == 12
+    return best.schedule
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Current folder with a chain in microseconds, and its fastest schedule in 3 bytes: 12 us, base 9."""
     monkeypatch.chdir(tmp_path)
-    graph = replace(unit_chain(4), cost_unit="us")
-    graph.save("chain.json")
-    best = least_time(graph, 3, Machine.parse(MACHINE))
-    assert best is not None and best.time == 12
-    write_schedule(best.schedule, "moved.json")
+    CHAIN.save("chain.json")
+    write_schedule(fastest(), "moved.json")
 
 
 def test_results_show_the_time_and_the_host() -> None:
@@ -37,7 +46,7 @@ def test_results_show_the_time_and_the_host() -> None:
     assert Path("again.json").read_text(encoding="utf-8") == Path("moved.json").read_text(encoding="utf-8")
     found = facts(f"solve {line} --warm-start moved.json")
     assert (found["aim"], found["objective"], found["certificate"]["transfers"]["stall"]) == ("least-time", 12, 3)
-    assert "nothing better was found" in ok(f"improve chain.json moved.json -b 3 --machine {MACHINE} -t 20 -q").out
+    assert "nothing better was found" in ok(f"improve chain.json moved.json -b 3 --machine {MACHINE} -t 2 -q").out
 
 
 def test_tables_show_waits_and_bytes_moved() -> None:
