@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from refusals import refused  # noqa: E402
 from torch._functorch._activation_checkpointing import ac_logging_utils  # noqa: E402
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts  # noqa: E402
 
+from remat.errors import ScheduleError  # noqa: E402
 from remat.experiments.trade_off import Point  # noqa: E402
 from remat.schedule import Schedule  # noqa: E402
 from remat.schedule.validate import validate  # noqa: E402
@@ -224,15 +226,29 @@ class Normed(Layers):
             layer.append(torch.nn.BatchNorm1d(4))
 
 
+class Constants(Layers):
+    """With constants in each layer: a trace copies them, again where it recomputes, from tensors with other names."""
+
+    def __init__(self, layers: int, factor: float = 2.0) -> None:
+        super().__init__(layers)
+        for layer in self.layers:
+            layer[1].forward = lambda x: torch.where(x > 0, x, torch.tensor(-1.0)) * torch.tensor(factor)
+            layer[3].forward = lambda x: x.mean(-1, keepdim=True) * torch.tensor([factor] * 16)
+
+
 @functools.cache
-def traced(kind: type[Layers], *, batch: int = 8, checkpoints: bool = False, reentrant: bool = False) -> Captured:
+def traced(
+    kind: Callable[[int], Layers], *, batch: int = 8, checkpoints: bool = False, reentrant: bool = False
+) -> Captured:
     with fake_tensors():
         module = checkpointed(kind(2), use_reentrant=reentrant) if checkpoints else kind(2)
     x = torch.zeros(batch, 4, 16, requires_grad=reentrant)
     return capture(module, (x,), route="make_fx", loss=lambda out: out, costs="flops")
 
 
-@pytest.mark.parametrize(("kind", "reentrant"), few([(Layers, False), (Normed, False), (Layers, True)], 1))
+@pytest.mark.parametrize(
+    ("kind", "reentrant"), [(Constants, False), *few([(Layers, False), (Normed, False), (Layers, True)], 1)]
+)
 def test_eager_checkpointing_is_a_schedule(kind: type[Layers], reentrant: bool) -> None:
     """As in the trace, including dropout and the second update of statistics.
 
@@ -256,6 +272,8 @@ def test_eager_checkpointing_is_a_schedule(kind: type[Layers], reentrant: bool) 
 def test_trace_of_another_step_is_refused() -> None:
     with refused("schedule.other-trace", culprit="Layers", hide={"view_4": "view_8"}):  # as torch counts from 2.14 on
         schedule_of_trace(traced(Layers), traced(Layers, batch=4))
+    with pytest.raises(ScheduleError, match="different inputs"):
+        schedule_of_trace(traced(Constants), traced(functools.partial(Constants, factor=3.0)))
 
 
 @pytest.mark.slow

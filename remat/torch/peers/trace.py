@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from remat.errors import ScheduleError
 from remat.schedule import Schedule
 from remat.torch.captured import BEGIN_BACKWARD, Captured
-from remat.torch.private import pytree
+from remat.torch.private import FakeTensor, pytree
 
-_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh_copy.default)
+_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 def schedule_of_trace(base: Captured, traced: Captured, *, source: str = "eager checkpointing") -> Schedule:
@@ -74,7 +75,7 @@ class _Match:
             raise self._difference(node, other, f"it is {known.name!r}, too")
         if other.op != "call_function":
             # an update of statistics that reads the previous update has an op where the base has the buffer
-            if node.op == "call_function" or self.inputs.get(node) == self.inputs.get(other):
+            if node.op == "call_function" or self._source(node) == self._source(other):
                 return []
             raise self._difference(node, other, "they are different inputs")
         if node.op != "call_function" or node.target is not other.target:
@@ -100,6 +101,10 @@ class _Match:
                 if other is not None:
                     self.nodes[node] = other
 
+    def _source(self, node: torch.fx.Node) -> tuple[str, str] | None:
+        """Return kind and name of an input, or the values of a constant, whose name differs between traces."""
+        return _constant(node) if node.op == "get_attr" else self.inputs.get(node)
+
     def _difference(self, node: torch.fx.Node, other: torch.fx.Node, why: str) -> ScheduleError:
         return ScheduleError(
             f"node {node.name!r} ({node.target}) of the trace is not {other.name!r} of {self.base.graph.name!r}: {why}",
@@ -114,6 +119,12 @@ def _plain(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
+def _constant(node: torch.fx.Node) -> tuple[str, str]:
+    """Return type and values of a constant, such as ``torch.tensor(2.0)`` in the source of a module."""
+    value = operator.attrgetter(str(node.target))(node.graph.owning_module)
+    return (str(value.dtype), str(node.target if isinstance(value, FakeTensor) else value.tolist()))
+
+
 def _leaves(node: torch.fx.Node) -> list[Any]:
     return pytree.tree_leaves((node.args, dict(node.kwargs)))
 
@@ -124,7 +135,7 @@ def _key(node: torch.fx.Node, found: Mapping[torch.fx.Node, torch.fx.Node]) -> A
     def shown(leaf: Any) -> Any:
         if isinstance(leaf, torch.fx.Node):
             plain = _plain(leaf)
-            return found.get(plain, plain)
+            return _constant(plain) if plain.op == "get_attr" else found.get(plain, plain)
         return repr(leaf)
 
     return (node.target, tuple(shown(leaf) for leaf in _leaves(node)))
