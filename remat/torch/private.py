@@ -56,6 +56,7 @@ PLACES = {
     "inductor_wrapper": "torch._inductor.codegen.wrapper",
     "is_traceable_wrapper_subclass": "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
     "meta_registrations": "torch._meta_registrations",
+    "offload_operators": "torch._functorch._activation_offloading.offload_ops",
     "pytree": "torch.utils._pytree",
     "record_original_output_strides": "torch._inductor.compile_fx:record_original_output_strides",
     "reparametrize_module": "torch.nn.utils.stateless:_reparametrize_module",

@@ -19,7 +19,9 @@ from streams import Streams as FakeStreams  # noqa: E402
 from test_executor import SEED, check_split, check_step, seeded  # noqa: E402
 
 from remat.errors import ExecutionError, ScheduleError  # noqa: E402
+from remat.graphs import ComputeGraph  # noqa: E402
 from remat.schedule import Machine, Rules, Schedule, validate  # noqa: E402
+from remat.schedule.machine import on_device  # noqa: E402
 from remat.torch import Captured, Executor, capture, rematerialize, rematerialize_blocks  # noqa: E402
 from remat.torch.execute.split import handed_out, split  # noqa: E402
 from remat.torch.rematerialized.autograd_function import Program  # noqa: E402
@@ -76,7 +78,7 @@ def test_two_calls_before_their_backward_passes_have_host_memory_each() -> None:
     """Also with a retained graph, whose second pass reads the same copies."""
     original, args, captured = case("resnet")
     theirs, ours = copy.deepcopy(original), copy.deepcopy(original)
-    program, given = program_of(ours, args, captured, forward_moves(captured))
+    program, given = program_of(ours, args, captured, forward_moves(captured.graph))
     losses = [theirs(*args) + 2 * theirs(*args), program(given)[0] + 2 * program(given)[0]]
     assert (program.host.steps, program.host.pooled) == (2, 0)
     for each in losses:
@@ -90,9 +92,8 @@ def test_two_calls_before_their_backward_passes_have_host_memory_each() -> None:
     assert program.host.pooled == 0
 
 
-def forward_moves(step: Captured, every: int = 2) -> Schedule:
+def forward_moves(graph: ComputeGraph, every: int = 2) -> Schedule:
     """Move every k-th value that the backward pass reads: written after its last forward use, read before the next."""
-    graph = step.graph
     order = [graph.ops[position] for position in graph.arrays.order.tolist()]
     middle = [op.name for op in order].index("begin_backward")
     written = {tensor: place for place, op in enumerate(order) for tensor in op.outputs}
@@ -102,7 +103,7 @@ def forward_moves(step: Captured, every: int = 2) -> Schedule:
             uses[tensor].append(place)
     saved = [
         tensor for tensor, places in uses.items()
-        if places[0] < middle < places[-1] and tensor not in handed_out(step)
+        if places[0] < middle < places[-1] and tensor not in on_device(graph)
     ]  # fmt: skip
     moved = set(saved[::every])
     steps: list[tuple[str, str]] = []
@@ -289,7 +290,7 @@ def test_rematerialized_module_moves_tensors() -> None:
     """Outputs stay on the device. The report has both peaks, the bytes moved, and the time with stalls."""
     module, x = Wide(), torch.randn(128, 64)
     captured = capture(module, (x,))
-    schedule = forward_moves(captured)
+    schedule = forward_moves(captured.graph)
     model = rematerialize(module, x, "70%", schedule=schedule, offload="1MiB", machine="pcie3", verify=True)
     report, size = model.report, 128 * 64 * 4
     assert report.verification.bitwise and report.verification.measured_peak <= report.predicted_peak + 8

@@ -1,14 +1,23 @@
 """Inductor's partitioner by a schedule: gradients of plain torch.compile, dropout included."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from refusals import refused  # noqa: E402
+from test_host_transfers import forward_moves  # noqa: E402
 from torch import nn  # noqa: E402
 
-from remat.torch import inductor  # noqa: E402
+from remat.heuristics.base import Heuristic, HeuristicRun  # noqa: E402
+from remat.problem import Problem  # noqa: E402
+from remat.schedule import Machine, Schedule  # noqa: E402
+from remat.torch import capture, inductor, private  # noqa: E402
+from remat.torch.rematerialized import inductor_transfers  # noqa: E402
 
 
 @pytest.mark.slow
@@ -17,16 +26,97 @@ def test_gradients_are_those_of_plain_compilation() -> None:
     layers = [part for _ in range(3) for part in (nn.Linear(32, 32), nn.GELU(), nn.Dropout(0.3))]
     module, x = nn.Sequential(*layers), torch.randn(256, 32)
     within = inductor("80%", method="eviction")
-    found = []
-    for options in (within, {}):
-        torch._dynamo.reset()
-        module.zero_grad()
-        torch.manual_seed(1)
-        loss = torch.compile(module, options=options, dynamic=False)(x).square().sum()
-        loss.backward()
-        found.append([loss.detach(), *(parameter.grad for parameter in module.parameters())])
+    found = [gradients(module, x, options) for options in (within, {})]
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
     (report,) = within["custom_partitioner_fn"].reports
     assert report.certificate.accepted and report.recomputations > 0
     assert report.predicted_peak <= 0.8 * report.reference_peak
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+def test_compiled_graphs_move_tensors_in_the_order_of_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of this test copy at the wait, so a value read too soon, or freed too soon, changes gradients."""
+    monkeypatch.setattr(inductor_transfers, "has_link", lambda _: True)
+    layers = [part for _ in range(3) for part in (nn.Linear(64, 64), nn.Softmax(-1), nn.Dropout(0.3))]
+    module, x = nn.Sequential(*layers), torch.randn(512, 64)
+    within = inductor("95%", method=Moves(), machine="rate=unlimited")
+    with recorded_moves() as moved:
+        found = [gradients(module, x, options) for options in (within, {})]
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    (report,) = within["custom_partitioner_fn"].reports
+    assert report.certificate.accepted and report.certificate.rules.machine == Machine(full_duplex=False)
+    planned = [step for step in report.result.schedule.steps() if step[0] in {"offload", "fetch"}]
+    assert moved == planned_moves(planned) and len(planned) >= 2
+
+
+def test_tensors_of_a_cpu_do_not_move() -> None:
+    captured = capture(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), (torch.randn(8, 4),))
+    with refused("execution.inductor-device"):
+        inductor_transfers.movable(captured)
+
+
+class Moves(Heuristic):
+    """Moves every other value that the backward pass reads."""
+
+    name, moves = "moves", True
+
+    def run(self, problem: Problem, run: HeuristicRun) -> Schedule:
+        return forward_moves(problem.graph)
+
+
+def gradients(module: nn.Module, x: torch.Tensor, options: Any) -> list[torch.Tensor]:
+    """Return the loss and the gradients of one compiled step."""
+    torch._dynamo.reset()
+    module.zero_grad()
+    torch.manual_seed(1)
+    loss = torch.compile(module, options=options, dynamic=False)(x).square().sum()
+    loss.backward()
+    return [loss.detach(), *(parameter.grad for parameter in module.parameters())]
+
+
+def planned_moves(steps: list[tuple[str, str]]) -> list[tuple[str, int]]:
+    """Return the calls for the transfers of a schedule, with the number of the tensor among those moved."""
+    numbers: dict[str, int] = {}
+    return [(kind, numbers.setdefault(name, len(numbers))) for kind, name in steps]
+
+
+@contextmanager
+def recorded_moves() -> Iterator[list[tuple[str, int]]]:
+    """Register kernels of ``torch.ops.ao`` for tensors of a CPU; yield transfers with the number of the host copy.
+
+    A copy holds NaN until its wait, which must come before it is read.
+    """
+    moved: list[tuple[str, int]] = []
+    under_way: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    numbers: dict[int, int] = {}
+
+    def begin(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        under_way[target.data_ptr()] = source, target.fill_(float("nan"))
+        return target
+
+    def offload(tensor: torch.Tensor) -> torch.Tensor:
+        copy = begin(tensor, torch.empty(tensor.shape, dtype=tensor.dtype))
+        numbers[copy.data_ptr()] = len(numbers)
+        moved.append(("offload", numbers[copy.data_ptr()]))
+        return copy
+
+    def reload(tensor: torch.Tensor, device: torch.device, size: list[int], stride: list[int]) -> torch.Tensor:
+        assert tensor.data_ptr() not in under_way
+        moved.append(("fetch", numbers[tensor.data_ptr()]))
+        return begin(tensor, torch.empty_strided(size, stride, dtype=tensor.dtype, device=device))
+
+    def wait_tensor(tensor: torch.Tensor, keepalive: None, last_use_of_storage: torch.Tensor) -> torch.Tensor:
+        source, target = under_way.pop(tensor.data_ptr())
+        assert keepalive is None and last_use_of_storage.data_ptr() == source.data_ptr()
+        target.copy_(source)
+        return tensor
+
+    assert private.offload_operators
+    with torch.library._scoped_library("ao", "IMPL") as library:
+        for function in (offload, reload, wait_tensor):
+            library.impl(function.__name__, function, "CPU")
+        yield moved
+    assert not under_way

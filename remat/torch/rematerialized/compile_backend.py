@@ -16,6 +16,7 @@ from remat.torch.capture.lowering import lower
 from remat.torch.capture.traced import joint_io
 from remat.torch.captured import Captured, Traced
 from remat.torch.costs import cost_model
+from remat.torch.execute.split import Split
 from remat.torch.private import BoxedCodeGen, aot
 from remat.torch.rematerialized.planning import SearchOptions, Settings, planned
 from remat.torch.rematerialized.report import Report
@@ -57,11 +58,15 @@ class CompileBackend:
         parts, report = planned(captured, self.settings, None, capture_seconds=time.monotonic() - begun)
         self.reports.append(report)
         _log.info("torch.compile: %s", report)
-        return parts.forward, parts.backward
+        return self._graphs(parts)
 
     def _prepared(self, captured: Captured) -> Captured:
         """Return a captured graph with further rules."""
         return captured
+
+    def _graphs(self, parts: Split) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Return the forward and the backward graph to compile."""
+        return parts.forward, parts.backward
 
 
 def backend(

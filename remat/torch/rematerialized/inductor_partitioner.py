@@ -9,9 +9,12 @@ from typing import Any, Unpack
 from torch import fx
 
 from remat.backends.choice import BackendLike
+from remat.schedule.machine import Machine
 from remat.torch.captured import Captured
+from remat.torch.execute.split import Split
 from remat.torch.private import CustomPartitionerFn
 from remat.torch.rematerialized.compile_backend import CompileBackend
+from remat.torch.rematerialized.inductor_transfers import movable, with_operators
 from remat.torch.rematerialized.planning import SearchOptions, Settings
 
 
@@ -45,17 +48,31 @@ class _Once(CompileBackend):
         random = set(captured.random_ops)
         graph = captured.graph
         ops = [replace(op, recomputable=False) if op.name in random else op for op in graph.ops]
-        return replace(captured, graph=replace(graph, ops=ops))
+        captured = replace(captured, graph=replace(graph, ops=ops))
+        return captured if self.settings.host is None else movable(captured)
+
+    def _graphs(self, parts: Split) -> tuple[fx.GraphModule, fx.GraphModule]:
+        return with_operators(parts) if parts.schedule.has_transfers else super()._graphs(parts)
+
+
+class InductorOptions(SearchOptions, total=False):
+    """Further options of :func:`inductor`."""
+
+    offload: str | int | None
+    machine: Machine | str | None
 
 
 def inductor(
-    budget: str | int | float, *, solver: BackendLike | None = "cp-sat", **options: Unpack[SearchOptions]
+    budget: str | int | float, *, solver: BackendLike | None = "cp-sat", **options: Unpack[InductorOptions]
 ) -> dict[str, ScheduledPartitioner]:
     """Return options of ``torch.compile`` under which Inductor recomputes by a schedule within a memory budget.
 
     Dynamo, AOTAutograd and Inductor's kernels remain as they are; only the split of the joint graph into forward and
     backward pass follows the schedule. The peak is approximate: Inductor fuses kernels, which removes tensors, and
     reorders them. Each object compiles its graphs once more: they are not read from Inductor's cache.
+
+    With `offload` or `machine`, tensors move to the host and back by ``torch.ops.ao``: PyTorch's own pinned memory, and
+    one stream for both directions, so that the machine counts as half duplex. Those operators need an accelerator.
 
     Parameters
     ----------
@@ -65,6 +82,9 @@ def inductor(
         The `backend` of :func:`remat.torch.rematerialize`.
     method, time_limit, costs, constants, method_options, on_progress
         As in :func:`remat.torch.rematerialize`, for each graph.
+    offload, machine
+        As in :func:`remat.torch.rematerialize`. Tensors whose storage holds several values, or one of other size, stay
+        on the device.
 
     Returns
     -------
@@ -80,6 +100,9 @@ def inductor(
     >>> within["custom_partitioner_fn"].reports  # one for each graph, when the model is called for the first time
     []
     """
-    if unknown := options.keys() - SearchOptions.__annotations__.keys():
+    if unknown := options.keys() - InductorOptions.__required_keys__ - InductorOptions.__optional_keys__:
         raise TypeError(f"inductor() has no argument {min(unknown)!r}")
-    return {"custom_partitioner_fn": ScheduledPartitioner(Settings(budget, backend=solver, **options))}
+    settings = Settings(budget, backend=solver, **options)
+    if settings.host is not None:
+        settings = replace(settings, machine=replace(settings.host, full_duplex=False), offload=None)
+    return {"custom_partitioner_fn": ScheduledPartitioner(settings)}
