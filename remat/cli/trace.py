@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from remat.cli.common import load_graph, load_schedule
-from remat.cli.options import Budget, ConstantMemory, Graph, Keep, OptionalSchedule
+from remat.cli.options import Budget, ConstantMemory, Graph, Keep, Machine, OptionalSchedule
 from remat.cli.saving import Outputs
 from remat.cli.terminal import OK
 from remat.io.files import check_outputs, write_atomic
@@ -25,6 +25,7 @@ def command(
         help="File to write: .pftrace for Perfetto, .json for Chrome too, .pickle for memory_viz; repeatable.",
     ),
     budget: Budget = None,
+    machine: Machine = None,
     addresses: Path | None = typer.Option(
         None, metavar="FILE", help="Addresses from `remat allocate` for memory_viz; default: a simple allocator."
     ),
@@ -33,11 +34,14 @@ def command(
 ) -> None:  # fmt: skip
     """Write SCHEDULE as a trace for other tools: steps over time and the bytes that they hold.
 
+    With --machine, also transfers over its links, at their times, and the memory of the host.
+
     Exit code 0: done; 2: an error.
 
     Examples
     --------
     remat trace unet schedule.json -o unet.pftrace
+    remat trace gpt offloaded.json --machine pcie4 -o gpt.pftrace
     """
     from remat.problem import Problem
     from remat.schedule.address_files import read_addresses
@@ -51,16 +55,19 @@ def command(
     loaded = load_graph(graph)
     steps = load_schedule(schedule, loaded)
     placed = None if addresses is None else read_addresses(addresses)
-    limit = Problem(loaded, budget, count_constant_memory=counted).budget_bytes
+    problem = Problem(loaded, budget, count_constant_memory=counted, machine=machine)
+    limit, host = problem.budget_bytes, problem.machine
     outputs = Outputs()
     for path, suffix in zip(output, suffixes, strict=True):
         if suffix == CHROME:
-            outputs.save_text(path, chrome_trace_text(loaded, steps, limit, keep=kept, count_constant_memory=counted))
+            text = chrome_trace_text(loaded, steps, limit, machine=host, keep=kept, count_constant_memory=counted)
+            outputs.save_text(path, text)
         elif suffix == PERFETTO:
             outputs.draw(
                 path,
                 lambda where: write_atomic(
-                    where, perfetto_trace(loaded, steps, limit, keep=kept, count_constant_memory=counted)
+                    where,
+                    perfetto_trace(loaded, steps, limit, machine=host, keep=kept, count_constant_memory=counted),
                 ),
             )
         else:

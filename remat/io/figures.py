@@ -29,8 +29,8 @@ SUFFIXES = (".png", ".svg", ".pdf")
 #: Colours of Okabe and Ito, distinguishable for colour-blind readers, in the order in which lines take them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-#: Roles, from the same colours: first computes, recomputations, graph inputs and workspace.
-FIRST, AGAIN, GIVEN = "#56B4E9", "#D55E00", "#BBBBBB"
+#: Roles, from the same colours: first computes, recomputations, fetches from a host, graph inputs and workspace.
+FIRST, AGAIN, FETCHED, GIVEN = "#56B4E9", "#D55E00", "#009E73", "#BBBBBB"
 #: Text and lines, secondary text, lines of a grid, areas in which no schedule exists, faults.
 INK, GREY, RULE, RULED_OUT, FAULT = "#222222", "#666666", "#DDDDDD", "#E6E6E6", "#A00020"
 #: Tints of first computes, light to dark, for neighbours that touch.

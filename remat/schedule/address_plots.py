@@ -11,6 +11,7 @@ import numpy as np
 from remat.io.figures import (
     AGAIN,
     FAULT,
+    FETCHED,
     FIRST,
     GIVEN,
     INK,
@@ -72,12 +73,14 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
         edge = {"edgecolors": "white", "linewidths": 0.25} if len(here) <= _EDGED else {"linewidths": 0.0}
         edge["antialiased"] = len(here) <= _EDGED  # else neighbours would show hairlines between them
     bare = bool((b.tensor < 0).all())  # a bare table has no tensors
-    draw_boxes(axes, boxes, _groups(b, here, bare), **edge)
+    groups = _groups(b, here, bare)
+    draw_boxes(axes, boxes, groups, **edge)
     steps, height = max(b.steps, 1), max(arena, capacity or 0, 1) / scale
     axes.set_xlim(0, steps)
     axes.set_ylim(0, 1.05 * height)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("step" if bare else "compute step", fontsize=LABEL)
+    fetches = any(label == "fetched" and members.any() for label, _, members in groups)
+    axes.set_xlabel("step" if bare else "compute or fetch" if fetches else "compute step", fontsize=LABEL)
     axes.set_ylabel(f"address ({unit})", fontsize=LABEL)
     if len(here) <= _NAMED:
         _name_all(axes, [b.names[k] for k in here.tolist()], boxes, steps, height)
@@ -100,10 +103,12 @@ def plot_addresses(addresses: Addresses, ax: Axes | None = None, memory: int = 0
 
 def _groups(b: Buffers, here: Int, bare: bool) -> list[tuple[str, str, Bool]]:
     """Return labels, colours and members of the groups of buffers; tensors of many buffers in five tints."""
-    again = np.array(["#" in b.names[k] and b.tensor[k] >= 0 for k in here.tolist()], dtype=np.bool_)
+    names = [b.names[k].rstrip("'") for k in here.tolist()]
+    fetched = np.array([name.endswith(" fetched") for name in names], dtype=np.bool_) & (b.tensor[here] >= 0)
+    again = np.array(["#" in name for name in names], dtype=np.bool_) & (b.tensor[here] >= 0) & ~fetched
     other = (b.tensor[here] < 0) & (not bare)
-    word, first = "buffer" if bare else "tensor", ~again & ~other
-    last = [("recomputed", AGAIN, again), ("workspace", GIVEN, other)]
+    word, first = "buffer" if bare else "tensor", ~again & ~fetched & ~other
+    last = [("recomputed", AGAIN, again), ("fetched", FETCHED, fetched), ("workspace", GIVEN, other)]
     if len(here) <= _NAMED:
         return [(word, FIRST, first), *last]
     rank = np.argsort(np.argsort(b.lower[here], kind="stable"), kind="stable")

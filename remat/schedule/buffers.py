@@ -150,12 +150,13 @@ def schedule_buffers(
     workspaces: bool = True,
     constant_memory: bool = False,
 ) -> Buffers:
-    """Return the buffers of `schedule`; their steps are its compute steps, counted from 0.
+    """Return the buffers of `schedule` on the device; their steps are its computes and fetches, counted from 0.
 
-    Each instance of a tensor is a buffer: ``tensor``, and after recomputation ``tensor#2``, ``tensor#3``, ... An
-    accumulation buffer is one buffer from its first contribution on. The workspace of an op is a buffer of one step,
-    ``op workspace``. Tensors of 0 bytes have no buffer. The buffer of an output written in place of an input starts at
-    the next step, in the place of that input; there is none if the output is freed before.
+    Each instance of a tensor is a buffer: ``tensor``, and after recomputation ``tensor#2``, ``tensor#3``, ... The copy
+    that a fetch allocates is named ``tensor#2 fetched``. An accumulation buffer is one buffer from its first
+    contribution on. The workspace of an op is a buffer of one step, ``op workspace``. Tensors of 0 bytes have no
+    buffer. The buffer of an output written in place of an input starts at the next step, in the place of that input;
+    there is none if the output is freed before.
 
     Parameters
     ----------
@@ -182,8 +183,8 @@ def schedule_buffers(
     >>> found.names, found.lower.tolist(), found.upper.tolist(), found.peak()
     (('a', 'b', 'b workspace', 'c'), [0, 1, 1, 2], [2, 3, 2, 3], 7)
     """
-    run = simulate_valid(graph, schedule.in_one_memory("addresses and traces"), keep=keep)
-    before = np.concatenate([[0], np.cumsum(run.is_compute)]).astype(np.int64)
+    run = simulate_valid(graph, schedule, keep=keep)
+    before = np.concatenate([[0], np.cumsum(run.allocates)]).astype(np.int64)
     found = run.intervals
     lower, upper = before[found.start], before[found.end]
     count = int(before[-1])
@@ -193,12 +194,14 @@ def schedule_buffers(
     if not inputs:
         used &= ~graph.arrays.is_input[found.tensor]
     place = np.where(used, np.cumsum(used) - 1, -1)
+    fetched = run.fetched[used]
     tensor, lower, upper = found.tensor[used], lower[used], upper[used]
     size = graph.arrays.size[tensor]
     names = _instances([graph.tensor_names[t] for t in tensor.tolist()])
+    names = [f"{name} fetched" if moved else name for name, moved in zip(names, fetched.tolist(), strict=True)]
 
-    ops = run.ops[run.is_compute]
-    step = np.flatnonzero(graph.arrays.workspace[ops] > 0) if workspaces else np.zeros(0, dtype=np.int64)
+    ops = run.ops[run.allocates]
+    step = np.flatnonzero((ops >= 0) & (graph.arrays.workspace[ops] > 0)) if workspaces else np.zeros(0, dtype=np.int64)
     names += _instances([f"{graph.op_names[o]} workspace" for o in ops[step].tolist()])
     extra_size = graph.arrays.workspace[ops[step]]
     begins, ends = step, step + 1

@@ -111,6 +111,13 @@ class Simulation:
         """Mask of the steps that may allocate on the device, computes and fetches; shape (steps,)."""
         return self.is_compute | (self.kinds == StepKind.FETCH)
 
+    @property
+    def fetched(self) -> Bool:
+        """Mask of the instances that a fetch allocates; shape (instances,)."""
+        found = self.intervals
+        begun_by = np.append(np.where(self.kinds == StepKind.FETCH, self.moved, -1), -1)  # one more: without steps
+        return begun_by[found.start] == found.tensor
+
     @cached_property
     def peak_step(self) -> int | None:
         """First compute or fetch with the largest memory; None if there is neither."""

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.errors import ProblemError
 from remat.runtime.arrays import Int
@@ -33,6 +34,15 @@ class Timing:
     end: Int
     time: int
     stall: int
+
+    def clock(self, kinds: NDArray[np.int8]) -> Int:
+        """Return the time of the device at each step, whose kinds are given.
+
+        A compute allocates when it starts, a transfer is issued when the steps before it are done.
+        """
+        own = (kinds == StepKind.OFFLOAD) | (kinds == StepKind.FETCH)
+        ended = np.maximum.accumulate(np.where(own, 0, self.end))
+        return np.maximum(np.concatenate([[0], ended[:-1]]), np.where(own, 0, self.start))[: len(kinds)]
 
 
 def time_schedule(run: Simulation, machine: Machine) -> Timing:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.graphs import ComputeGraph
-from remat.io.figures import AGAIN, FAULT, FIRST, GREY, LABEL, TITLE, figure_of, plain_text
+from remat.io.figures import FAULT, FETCHED, FIRST, GREY, LABEL, TITLE, figure_of, plain_text
 from remat.runtime.sizes import size_text, size_unit
 from remat.schedule.drawing import Floats, time_unit
 from remat.schedule.machine import Machine
@@ -40,7 +40,7 @@ def plot_transfers(graph: ComputeGraph, schedule: Schedule, machine: Machine, bu
     scale, label = time_unit(graph.cost_unit, float(timing.time))
     figure = Figure(figsize=(9, 6), layout="constrained")
     device, host, work = figure.subplots(3, sharex=True, height_ratios=[3, 2, 1.4])
-    clock = _device_clock(run, timing)
+    clock = timing.clock(run.kinds)
     edges = np.append(clock, timing.time) / scale
     _draw_memory(device, edges, run.memory, "device", budget)
     _draw_memory(host, edges, np.zeros_like(clock) if run.host is None else run.host.memory, "host", machine.host)
@@ -63,15 +63,6 @@ def _share(timing: Timing) -> float:
     return 100 * timing.stall / timing.time if timing.time else 0.0
 
 
-def _device_clock(run: Simulation, timing: Timing) -> Int:
-    """Return the time of the device at each step: transfers are issued when the steps before them are done."""
-    own = (run.kinds == StepKind.OFFLOAD) | (run.kinds == StepKind.FETCH)
-    begun = np.where(own, 0, timing.start)
-    ended = np.maximum.accumulate(np.where(own, 0, timing.end))
-    before = np.concatenate([[0], ended[:-1]])
-    return np.maximum(before, begun)
-
-
 def _draw_memory(axes: Axes, edges: Floats, memory: Int, name: str, limit: int | None) -> None:
     scale, unit = size_unit(int(max(memory.max(initial=1), limit or 0)))
     axes.stairs(memory / scale, edges, fill=True, color=FIRST, alpha=0.8, linewidth=0)
@@ -89,7 +80,7 @@ def _draw_memory(axes: Axes, edges: Floats, memory: Int, name: str, limit: int |
 def _draw_work(axes: Axes, run: Simulation, timing: Timing, scale: float) -> None:
     """Draw a row of bars for the device and each link."""
     computes = ("compute", StepKind.COMPUTE, FIRST)
-    rows = (("from host", StepKind.FETCH, AGAIN), ("to host", StepKind.OFFLOAD, GREY), computes)
+    rows = (("from host", StepKind.FETCH, FETCHED), ("to host", StepKind.OFFLOAD, GREY), computes)
     for height, (_, kind, color) in enumerate(rows):
         of = run.kinds == kind
         begin, length = timing.start[of] / scale, (timing.end - timing.start)[of] / scale

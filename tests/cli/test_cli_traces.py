@@ -2,12 +2,14 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from shell import facts, ok
 
 from remat.graphs import ComputeGraph
+from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.zoo import swiftnet_cell
 from remat.graphs.zoo.transformers import gpt
@@ -59,6 +61,23 @@ def test_trace_formats_and_given_addresses() -> None:
             where |= {event["addr"]} if event["action"] == "alloc" else set()
         assert most == found["peak"]
     assert where == offsets
+
+
+def test_trace_and_addresses_of_transfers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_graph(replace(unit_chain(2), cost_unit="us"), "g.json")
+    words = "compute f0, compute f1, offload f0, free f0, compute loss, compute g1, free loss, free f1"
+    words += ", fetch f0, compute g0"
+    write_schedule(Schedule.from_steps(tuple(word.split()) for word in words.split(", ")), "s.json")
+    ok("trace g.json s.json --machine rate=1MB/s -o t.json -o t.pftrace")
+    found = json.loads(Path("t.json").read_text())["otherData"]
+    assert (found["time"], found["stall"], found["peak"], found["host_peak"]) == (7, 2, 3, 1)
+    ok("allocate g.json s.json --method first-fit -q -o a.json")
+    buffers = {entry["id"] for entry in json.loads(Path("a.json").read_text())["buffers"]}
+    assert "f0#2 fetched" in buffers
+    ok("trace g.json s.json -o p.pickle --addresses a.json")
+    assert "--machine" in ok("trace g.json s.json -o u.json", code=2).err
+    assert not Path("u.json").exists()
 
 
 @pytest.mark.usefixtures("step")

@@ -1,6 +1,7 @@
 """Buffers of schedules, addresses and their certificate, files of both."""
 
 import itertools
+from random import Random
 
 import numpy as np
 import pytest
@@ -8,13 +9,17 @@ from helpers import steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
+from schedule_oracle import random_graph, random_valid_steps
 
+from remat.allocation import AllocationProblem, allocate
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.schedule import Addresses, Buffers, Memory, Schedule, check_addresses, schedule_buffers, simulate
 from remat.schedule.address_files import TfliteTensors, read_addresses, write_addresses
 from remat.schedule.addresses import AddressRule
 from remat.schedule.buffer_tables import read_table, table_text
+from remat.schedule.schedule import StepKind
+from remat.schedule.simulate import with_frees
 from tests.allocation.test_allocators import buffers as buffers_of
 from tests.allocation.test_allocators import rows_of
 
@@ -51,6 +56,106 @@ def test_buffers_sum_to_the_memory_of_every_step() -> None:
     assert with_all.peak() == simulate(graph, schedule, count_constant_memory=True).peak
     bare = schedule_buffers(graph, schedule, inputs=False, workspaces=False)
     assert set(bare.names) == {"p", "p#2", "q", "sum"}
+
+
+def test_fetched_copies_are_buffers_of_their_own() -> None:
+    b = GraphBuilder("path")
+    b.op("a", size=4)
+    b.op("b", inputs=["a"], size=2)
+    b.op("c", inputs=["b", "a"], size=1)
+    b.op("d", inputs=["a"], size=8)
+    words = "compute a, offload a, compute b, free a, fetch a, compute c, free b, free c, compute d"
+    found = schedule_buffers(b.build(), Schedule.from_steps(tuple(word.split()) for word in words.split(", ")))
+    assert found.names == ("a", "b", "a#2 fetched", "c", "d")
+    assert (found.lower.tolist(), found.upper.tolist()) == ([0, 1, 2, 3, 4], [2, 4, 5, 4, 5])  # b meets the fetch
+    assert found.peak() == 12
+
+
+class Arena:
+    """Bytes of a device: each holds the buffer that was written there last."""
+
+    def __init__(self, graph: ComputeGraph, addresses: Addresses) -> None:
+        b = addresses.buffers
+        self.spans = [range(at, at + n) for at, n in zip(addresses.offset.tolist(), b.size.tolist(), strict=True)]
+        self.names = [name.partition("#")[0].rstrip("'") for name in b.names]
+        self.sizes = {tensor.name: tensor.size for tensor in graph.tensors}
+        self.due = list(range(len(b)))  # by first step
+        self.bytes: list[object] = [None] * addresses.arena
+        self.live: dict[str, int] = {}
+        self.faults: list[str] = []
+
+    def write(self, name: str) -> int:
+        """Write the next buffer of a name."""
+        buffer = next(k for k in self.due if self.names[k] == name)
+        self.due.remove(buffer)
+        for byte in self.spans[buffer]:
+            self.bytes[byte] = buffer
+        return buffer
+
+    def begin(self, tensor: str) -> None:
+        if self.sizes[tensor] and tensor not in self.live:
+            self.live[tensor] = self.write(tensor)
+
+    def use(self, tensor: str, place: str) -> None:
+        if tensor in self.live:
+            buffer = self.live[tensor]
+            if any(self.bytes[byte] != buffer for byte in self.spans[buffer]):
+                self.faults.append(f"{place} {tensor}")
+
+
+def overwritten(graph: ComputeGraph, schedule: Schedule, addresses: Addresses) -> list[str]:
+    """Run a schedule on the bytes of an arena; return the uses of tensors whose bytes hold something else."""
+    arena = Arena(graph, addresses)
+    for name in graph.inputs:
+        arena.begin(name)
+    for word, name in with_frees(graph, schedule).steps():
+        if word == "compute":
+            op = graph.ops[graph.op_index[name]]
+            for output in op.outputs:
+                arena.begin(output)
+            if op.workspace:
+                arena.write(f"{name} workspace")
+            for tensor in (*op.inputs, *op.outputs):
+                arena.use(tensor, f"compute {name}:")
+        elif word == "fetch":
+            arena.begin(name)
+        elif word in ("offload", "free"):
+            arena.use(name, word)
+            if word == "free":
+                arena.live.pop(name, None)
+    for name in arena.live:
+        arena.use(name, "end")
+    return arena.faults
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32).map(Random))
+def test_no_live_buffers_overlap_where_schedules_move_tensors(random: Random) -> None:
+    graph = random_graph(random, most_size=20)
+    schedule = Schedule.from_steps(random_valid_steps(random, graph, frees=random.random() < 0.5, moves=True))
+    run, found = simulate(graph, schedule), schedule_buffers(graph, schedule)
+    live = [int(found.size[(found.lower <= t) & (t < found.upper)].sum()) for t in range(int(run.allocates.sum()))]
+    assert live == run.memory[run.allocates].tolist()
+    fetches = graph.arrays.size[run.moved[run.kinds == StepKind.FETCH]]
+    assert sum(name.endswith(" fetched") for name in found.names) == np.count_nonzero(fetches)
+    placed = allocate(AllocationProblem(found), "first-fit").addresses
+    assert check_addresses(placed, found).accepted
+    assert not overwritten(graph, schedule, placed)
+
+
+def test_fetch_before_free_keeps_bytes_apart() -> None:
+    b = GraphBuilder("path")
+    b.op("a", size=4)
+    b.op("b", inputs=["a"], size=4)
+    b.op("c", inputs=["a"], size=1)
+    words = "compute a, offload a, compute b, free a, fetch a, free b, compute c"
+    graph, schedule = b.build(), Schedule.from_steps(tuple(word.split()) for word in words.split(", "))
+    found = schedule_buffers(graph, schedule)
+    assert found.names == ("a", "b", "a#2 fetched", "c")
+    together = Addresses.in_one_memory(found, [4, 0, 0, 4])  # at the two computes after it, only one of them is live
+    assert check_addresses(together).first.buffer == "a#2 fetched"
+    assert overwritten(graph, schedule, together) == ["free b"]
+    assert not overwritten(graph, schedule, Addresses.in_one_memory(found, [4, 0, 4, 0]))
 
 
 def three() -> Buffers:

@@ -4,19 +4,23 @@ import json
 import pickle
 import pickletools
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import steps
 from refusals import refused
+from schedule_oracle import random_graph, random_valid_steps
 
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph, GraphBuilder
 from remat.graphs.layered import layered
-from remat.schedule import Addresses, Schedule, schedule_buffers, simulate
+from remat.schedule import Addresses, Machine, Schedule, schedule_buffers, simulate, time_schedule
+from remat.schedule.schedule import StepKind
 from remat.schedule.traces import (
     chrome_trace,
     chrome_trace_text,
@@ -306,6 +310,85 @@ def test_perfetto_trace_has_the_events_of_chromes_and_one_scale(
     assert max(values["memory"].values()) == run.peak
     assert set(values["budget"].values()) == {10_000}
     assert len({max(at for at in series) for name, series in values.items() if series}) == 1
+
+
+def moving() -> tuple[ComputeGraph, Schedule]:
+    """Return a path whose first tensor leaves the device and comes back."""
+    builder = GraphBuilder("path", cost_unit="us")
+    builder.op("a", size=4, cost=2)
+    builder.op("b", inputs=["a"], size=2, cost=3)
+    builder.op("c", inputs=["b"], size=1, cost=1)
+    builder.op("d", inputs=["a", "c"], size=1, cost=5)
+    words = "compute a, offload a, compute b, free a, fetch a, compute c, free b, compute d"
+    return builder.build(), Schedule.from_steps(tuple(word.split()) for word in words.split(", "))  # type: ignore[misc]
+
+
+def test_transfers_are_slices_on_tracks_of_the_links() -> None:
+    graph, schedule = moving()
+    machine = Machine(10**6, 2 * 10**6)  # a takes 4 us out and 2 us back
+    run = simulate(graph, schedule)
+    timing = time_schedule(run, machine)
+    found = chrome_trace(graph, schedule, budget=7, machine=machine)
+    events = found["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert list(tracks.values()) == ["compute", "recompute", "to host", "from host"]
+    slices = [(tracks[e["tid"]], e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
+    assert slices == [
+        ("compute", "a", 0, 2), ("to host", "a", 2, 6), ("compute", "b", 2, 5), ("from host", "a", 6, 8),
+        ("compute", "c", 6, 7), ("compute", "d", 8, 13),
+    ]  # fmt: skip
+    worked = np.isin(run.kinds, [StepKind.COMPUTE, StepKind.OFFLOAD, StepKind.FETCH])
+    assert [each[2] for each in slices] == timing.start[worked].tolist()
+    assert [each[3] for each in slices] == timing.end[worked].tolist()
+    values = {name: [(e["ts"], e["args"]["bytes"]) for e in events if e["ph"] == "C" and e["name"] == name]
+              for name in ("memory", "host memory")}  # fmt: skip
+    assert values == {
+        "memory": [(0, 4), (2, 6), (6, 7), (8, 6), (13, 6)],
+        "host memory": [(0, 0), (2, 4), (13, 4)],
+    }
+    about = found["otherData"]
+    assert (about["time"], about["stall"], about["host_peak"], about["peak"]) == (13, 2, 4, run.peak)
+    held = [e["args"] for e in events if e["name"] == "held"]
+    assert [sum(each.values()) for each in held] == [4, 6, 6, 7, 6, 6]
+    assert held[2]["fetched"] == 4
+    with refused("schedule.trace-machine", culprit="--machine"):
+        chrome_trace(graph, schedule)
+
+    content = perfetto_trace(graph, schedule, machine=machine)
+    packets = [protobuf(packet) for packet in protobuf(content)[1]]
+    described = [protobuf(packet[60][0]) for packet in packets if 60 in packet]
+    children = sorted((track for track in described if 5 in track), key=lambda track: track[12])
+    names = {track[1][0]: track[2][0].decode() for track in children}
+    assert list(names.values()) == ["memory", "host memory", "activation", "fetched", *tracks.values()]
+    assert [protobuf(track[8][0])[7] for track in children if 8 in track] == [[b"bytes"]] * 4  # one scale
+    begins = [(packet[8][0] // 1000, protobuf(packet[11][0])) for packet in packets if 11 in packet]
+    assert [(names[event[11][0]], event[23][0].decode(), at) for at, event in begins if event[9] == [1]] == [
+        each[:3] for each in slices
+    ]
+
+
+def test_random_transfers_do_not_overlap_on_their_track() -> None:
+    for seed in range(20):
+        random = Random(seed)
+        graph = replace(random_graph(random), cost_unit="ns")
+        schedule = Schedule.from_steps(random_valid_steps(random, graph, frees=True, moves=True))
+        machine = Machine(random.choice([None, 10**9]), 10**8, full_duplex=bool(seed % 2))
+        found = chrome_trace(graph, schedule, machine=machine)
+        run, events = simulate(graph, schedule), found["traceEvents"]
+        slices = [event for event in events if event["ph"] == "X"]
+        for track in range(2, 6):
+            mine = [event for event in slices if event["tid"] == track]
+            assert all(a["ts"] + a["dur"] <= b["ts"] for a, b in pairwise(mine))
+        memory = {name: [e["args"]["bytes"] for e in events if e["name"] == name] for name in ("memory", "host memory")}
+        assert max(memory["memory"]) == run.peak
+        assert max(memory["host memory"]) == (0 if run.host is None else run.host.peak)
+        timing, worked = time_schedule(run, machine), ~np.isin(run.kinds, [StepKind.FREE, StepKind.DISCARD])
+        late = np.array([round(1000 * event["ts"]) for event in slices]) - timing.start[worked]
+        # a slice takes at least a nanosecond, and later ones of the device start so much later
+        assert late.min(initial=0) >= 0
+        assert late.max(initial=0) <= np.count_nonzero(timing.start[worked] == timing.end[worked])
+        snapshot = memory_snapshot(graph, schedule)
+        assert max(running_sums(snapshot)) == run.peak
 
 
 def test_layers_by_hand(graph: ComputeGraph, schedule: Schedule) -> None:

@@ -20,7 +20,6 @@ from remat.schedule import (
     Schedule,
     Verdict,
     read_schedule,
-    schedule_buffers,
     simulate,
     time_schedule,
     validate,
@@ -246,9 +245,7 @@ def test_formats_with_one_memory_refuse_moves(tmp_path, format_name):
     assert not (tmp_path / "moved").exists()
 
 
-def test_code_with_one_memory_refuses_moves():
-    with refused("schedule.transfers", culprit="step 2"):
-        schedule_buffers(chain(2), MOVED)
+def test_code_without_links_refuses_moves():
     with refused("problem.no-link", ProblemError, culprit="f1"):
         time_schedule(simulate(chain(2), MOVED), Machine(write_rate=0))
     b = GraphBuilder("g", cost_unit="us")

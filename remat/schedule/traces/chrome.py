@@ -13,13 +13,14 @@ from typing import Any, Unpack
 
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
+from remat.schedule.machine import Machine
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting
-from remat.schedule.traces.steps import StepTimes, step_facts, trace_facts, trace_title
+from remat.schedule.traces.steps import StepTimes, allocation_times, counters, slices, trace_facts, trace_title, tracks
 from remat.schedule.traces.timeline import Timeline
 
-#: Tracks of slices; a track with the number of the process would be called its main thread.
-_COMPUTE, _RECOMPUTE = 2, 3
+#: Number of the first track of slices; a track with the number of the process would be called its main thread.
+_FIRST_TRACK = 2
 
 
 def chrome_trace(
@@ -27,6 +28,7 @@ def chrome_trace(
     schedule: Schedule,
     budget: int | None = None,
     *,
+    machine: Machine | None = None,
     keep: Iterable[str] = (),
     count_constant_memory: bool = False,
 ) -> dict[str, Any]:
@@ -37,19 +39,26 @@ def chrome_trace(
     runs; its largest value is the peak. *held* splits them by kind, *budget* is the budget. Costs in ``us`` and ``ns``
     are times. Others are scaled by a power of ten, which ``otherData`` gives. A step of cost 0 lasts a nanosecond.
 
+    With a machine, all times are those of :func:`~remat.schedule.timing.time_schedule`. Transfers are slices on the
+    tracks *to host* and *from host*, and the counter *host memory* shows the bytes of the copies.
+
     Parameters
     ----------
     schedule : Schedule
         A valid schedule.
     budget : int, optional
         Bytes.
+    machine : Machine, optional
+        Machine whose links move tensors; a schedule with such steps needs it.
     keep, count_constant_memory
         As for :func:`remat.schedule.simulate.simulate`.
 
     Raises
     ------
     ScheduleError
-        Naming the first violation, if the schedule does not run on `graph`.
+        Naming the first violation, if the schedule does not run on `graph`, or if it moves tensors without a machine.
+    ProblemError
+        If the costs are no times, or the schedule moves a tensor where the machine has no link.
 
     Examples
     --------
@@ -63,17 +72,22 @@ def chrome_trace(
     [4, 6, 6]
     """
     timeline = Timeline.of(graph, schedule, keep, count_constant_memory)
-    times = StepTimes.of(graph, timeline.ops)
-    events = [*_names(graph, times), *_slices(timeline, times), *_counters(timeline, times, budget)]
-    about = trace_facts(timeline, times, schedule.source, budget)
+    times = StepTimes.of(timeline.run, machine)
+    events = [*_names(graph, times, machine), *_slices(timeline, times, machine), *_counters(timeline, times, budget)]
+    about = trace_facts(timeline, times, schedule.source, budget, machine)
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
 
 
 def chrome_trace_text(
-    graph: ComputeGraph, schedule: Schedule, budget: int | None = None, **counting: Unpack[Counting]
+    graph: ComputeGraph,
+    schedule: Schedule,
+    budget: int | None = None,
+    *,
+    machine: Machine | None = None,
+    **counting: Unpack[Counting],
 ) -> str:
     """Return :func:`chrome_trace` as JSON, one event per line; ASCII; same schedule, same bytes."""
-    found = chrome_trace(graph, schedule, budget, **counting)
+    found = chrome_trace(graph, schedule, budget, machine=machine, **counting)
     events = ",\n".join(json.dumps(event, allow_nan=False) for event in found.pop("traceEvents"))
     rest = "".join(f",\n{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in found.items())
     return f'{{"traceEvents": [\n{events}\n]{rest}}}\n'
@@ -84,6 +98,8 @@ def save_chrome_trace(
     schedule: Schedule,
     path: str | os.PathLike[str],
     budget: int | None = None,
+    *,
+    machine: Machine | None = None,
     **counting: Unpack[Counting],
 ) -> None:
     """Write :func:`chrome_trace_text` to a file atomically.
@@ -95,41 +111,38 @@ def save_chrome_trace(
     FormatError
         Naming the file, if it cannot be written.
     """
-    write_atomic(path, chrome_trace_text(graph, schedule, budget, **counting))
+    write_atomic(path, chrome_trace_text(graph, schedule, budget, machine=machine, **counting))
 
 
-def _names(graph: ComputeGraph, times: StepTimes) -> Iterator[dict[str, Any]]:
+def _names(graph: ComputeGraph, times: StepTimes, machine: Machine | None) -> Iterator[dict[str, Any]]:
     """Yield events that name the process and its tracks."""
     yield {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": trace_title(graph, times)}}
-    for track, name in ((_COMPUTE, "compute"), (_RECOMPUTE, "recompute")):
+    for track, name in enumerate(tracks(machine), _FIRST_TRACK):
         yield {"ph": "M", "pid": 1, "tid": track, "name": "thread_name", "args": {"name": name}}
         yield {"ph": "M", "pid": 1, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
 
 
-def _slices(timeline: Timeline, times: StepTimes) -> Iterator[dict[str, Any]]:
-    for step, facts in enumerate(step_facts(timeline)):
+def _slices(timeline: Timeline, times: StepTimes, machine: Machine | None) -> Iterator[dict[str, Any]]:
+    numbers = {name: track for track, name in enumerate(tracks(machine), _FIRST_TRACK)}
+    for track, begin, end, name, category, facts in slices(timeline, times):
         yield {
-            "ph": "X", "pid": 1, "tid": _COMPUTE if facts["compute"] == 1 else _RECOMPUTE, "name": facts["op"],
-            "cat": facts["phase"] or "compute", "ts": _microseconds(times.begin[step]),
-            "dur": _duration(times.begin[step], times.begin[step + 1]), "args": facts,
+            "ph": "X", "pid": 1, "tid": numbers[track], "name": name, "cat": category, "ts": _microseconds(begin),
+            "dur": _duration(begin, end), "args": facts,
         }  # fmt: skip
 
 
 def _counters(timeline: Timeline, times: StepTimes, budget: int | None) -> Iterator[dict[str, Any]]:
-    """Yield counter values at each step where they change; the last ones hold to the end."""
-    memory, held = timeline.memory.tolist(), {kind: each.tolist() for kind, each in timeline.held().items()}
-    last = len(memory) - 1
-    for step, value in enumerate(memory):
-        if step == 0 or value != memory[step - 1]:
-            yield _counter("memory", times.begin[step], {"bytes": value})
+    """Yield counter values where they change; the last ones hold to the end."""
+    for name, values in counters(timeline, times, budget):
+        for at, value in values:
+            yield _counter(name, at, {"bytes": value})
+    held = {kind: each.tolist() for kind, each in timeline.held().items()}
+    at_each = allocation_times(timeline, times)
+    for step, at in enumerate(at_each):
         if step == 0 or any(each[step] != each[step - 1] for each in held.values()):
-            yield _counter("held", times.begin[step], {kind: each[step] for kind, each in held.items()})
-    if memory:
-        yield _counter("memory", times.begin[-1], {"bytes": memory[last]})
-        yield _counter("held", times.begin[-1], {kind: each[last] for kind, each in held.items()})
-    if budget is not None:
-        for at in (times.begin[0], times.begin[-1]):
-            yield _counter("budget", at, {"bytes": budget})
+            yield _counter("held", at, {kind: each[step] for kind, each in held.items()})
+    if at_each:
+        yield _counter("held", times.clock[-1], {kind: each[-1] for kind, each in held.items()})
 
 
 def _counter(name: str, at: int, values: dict[str, int]) -> dict[str, Any]:

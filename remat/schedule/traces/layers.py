@@ -243,15 +243,17 @@ def _sums(timeline: Timeline, labels: Sequence[str]) -> dict[str, LayerRow]:
     for op, (label, cost) in enumerate(zip(labels, arrays.cost.tolist(), strict=True)):
         counts[label] += {"ops": 1, "cost": cost, "extra_cost": cost * max(computes[op] - 1, 0)}
 
-    backward = np.flatnonzero(np.array([phases[op] == "backward" for op in timeline.ops.tolist()], dtype=np.bool_))
+    backward = np.flatnonzero(
+        np.array([op >= 0 and phases[op] == "backward" for op in timeline.ops.tolist()], dtype=bool)
+    )
     turn = int(backward[0]) if len(backward) else None
     peak_step = int(timeline.memory.argmax()) if len(timeline.memory) else 0
     first = _first_writers(graph)
     rows = zip(
-        b.tensor.tolist(), b.lower.tolist(), b.upper.tolist(), b.size.tolist(), timeline.kinds,
-        timeline.instance.tolist(), timeline.op.tolist(), strict=True,
+        b.tensor.tolist(), b.lower.tolist(), b.upper.tolist(), b.size.tolist(), timeline.kinds, timeline.op.tolist(),
+        strict=True,
     )  # fmt: skip
-    for tensor, lower, upper, size, kind, instance, op in rows:
+    for tensor, lower, upper, size, kind, op in rows:
         if kind in ("constant", "input"):
             label = INPUTS if kind == "input" else CONSTANT
         else:
@@ -259,7 +261,7 @@ def _sums(timeline: Timeline, labels: Sequence[str]) -> dict[str, LayerRow]:
         mine = counts.setdefault(label, Counter())
         if lower <= peak_step < upper:
             mine["at_peak"] += size
-        if instance > 1:
+        if kind == "recomputed":
             mine["recomputed"] += size
         if turn is not None and tensor >= 0 and lower < turn < upper and _forward(phases, first[tensor]):
             mine["saved"] += size

@@ -34,9 +34,10 @@ def memory_snapshot(
     """Return the snapshot: allocations and frees of all buffers of `schedule`, and the buffers held at its end.
 
     The largest running sum of the events is the peak, and is reached at the same step. Each buffer has a category:
-    ``activation``, ``loss`` or ``gradient`` by the phase of the op that writes it (``activation`` without a phase),
-    ``recomputed`` from its second instance on, ``input``, ``constant``, ``workspace``. Its frames give the instance,
-    tensor, op, step and module, and the lines of the user's program (``meta["modules"]``, ``meta["source_lines"]``).
+    ``activation``, ``loss`` or ``gradient`` by the phase of the op that writes it (``activation`` without a phase).
+    Others are ``recomputed`` from the second instance on, ``fetched`` from the host, ``input``, ``constant`` and
+    ``workspace``. The frames give the instance, tensor, op, step and module, and the lines of the user's program
+    (``meta["modules"]``, ``meta["source_lines"]``).
 
     Parameters
     ----------

@@ -6,29 +6,47 @@ a ``TrackDescriptor`` or a ``TrackEvent``. Chrome's format has no field for a co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Unpack
 
 from remat.graphs import ComputeGraph
+from remat.schedule.machine import Machine
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting
-from remat.schedule.traces.steps import StepTimes, step_facts, trace_facts, trace_title
+from remat.schedule.traces.steps import (
+    Counter,
+    Slice,
+    StepTimes,
+    allocation_times,
+    changes,
+    counters,
+    slices,
+    trace_facts,
+    trace_title,
+    tracks,
+)
 from remat.schedule.traces.timeline import Timeline
 
-#: Numbers of the tracks. Counters follow; 0 is Perfetto's global track.
-_GRAPH, _COMPUTE, _RECOMPUTE, _FIRST_COUNTER = 1, 2, 3, 4
+#: Numbers of the track of the graph and the next one, of slices. Counters follow; 0 is Perfetto's global track.
+_GRAPH, _FIRST_TRACK = 1, 2
 _EXPLICIT_ORDER, _SIZE_BYTES = 3, 3
 _SLICE_BEGIN, _SLICE_END, _COUNTER = 1, 2, 4
 
 
 def perfetto_trace(
-    graph: ComputeGraph, schedule: Schedule, budget: int | None = None, **counting: Unpack[Counting]
+    graph: ComputeGraph,
+    schedule: Schedule,
+    budget: int | None = None,
+    *,
+    machine: Machine | None = None,
+    **counting: Unpack[Counting],
 ) -> bytes:
     """Return the trace as a serialized ``Trace`` message; same schedule, same bytes.
 
     Slices, arguments and times are those of :func:`remat.schedule.traces.chrome.chrome_trace`, exact to the nanosecond.
     Below a track of the graph lie the counters *memory*, *budget* and one for each kind of tensor held, all on the
-    same scale, and the slices *compute* and *recompute*.
+    same scale, and the slices *compute* and *recompute*. With a machine, *host memory* has that scale too, and the
+    transfers are slices on the tracks *to host* and *from host*.
 
     Parameters
     ----------
@@ -36,13 +54,15 @@ def perfetto_trace(
         A valid schedule.
     budget : int, optional
         Bytes.
+    machine : Machine, optional
+        Machine whose links move tensors; a schedule with such steps needs it.
     **counting
         As for :func:`remat.schedule.simulate.simulate`.
 
     Raises
     ------
-    ScheduleError
-        Naming the first violation, if the schedule does not run on `graph`.
+    ScheduleError, ProblemError
+        As :func:`remat.schedule.traces.chrome.chrome_trace`.
 
     Examples
     --------
@@ -52,44 +72,40 @@ def perfetto_trace(
     (True, True)
     """
     timeline = Timeline.of(graph, schedule, **counting)
-    times = StepTimes.of(graph, timeline.ops)
-    counters = {"memory": timeline.memory.tolist()}
-    if budget is not None:
-        counters["budget"] = [budget] * len(timeline.ops)
-    counters |= {kind: values.tolist() for kind, values in timeline.held().items()}
-    facts = trace_facts(timeline, times, schedule.source, budget)
+    times = StepTimes.of(timeline.run, machine)
+    at, end = allocation_times(timeline, times), times.clock[-1]
+    held = (Counter(kind, changes(at, values.tolist(), end)) for kind, values in timeline.held().items())
+    shown = [*counters(timeline, times, budget), *held]
+    facts = trace_facts(timeline, times, schedule.source, budget, machine)
     about = "\n".join(f"{key}: {value}" for key, value in facts.items() if value is not None)
+    names = tracks(machine)
     packets = [
         _track(_GRAPH, trace_title(graph, times), _number(11, _EXPLICIT_ORDER), _text(14, about)),
-        *_counters(counters, times),
-        *_slices(timeline, times, rank=len(counters)),
+        *_counters(shown, _FIRST_TRACK + len(names)),
+        *_slices(slices(timeline, times), names, rank=len(shown)),
     ]
     return b"".join(_message(1, packet) for packet in packets)
 
 
-def _counters(counters: dict[str, list[int]], times: StepTimes) -> Iterator[bytes]:
-    """Yield the tracks of bytes and their values where they change; the last ones hold to the end."""
-    for rank, (name, values) in enumerate(counters.items()):
-        track = _FIRST_COUNTER + rank
+def _counters(counters: Sequence[Counter], first: int) -> Iterator[bytes]:
+    """Yield the tracks of bytes, numbered from `first`, and their values."""
+    for rank, (name, values) in enumerate(counters):
+        track = first + rank
         scale = _message(8, _number(3, _SIZE_BYTES), _text(7, "bytes"))  # y_axis_share_key
         yield _track(track, name, _number(5, _GRAPH), _number(12, rank), scale)
-        for step, value in enumerate(values):
-            if step == 0 or value != values[step - 1]:
-                yield _event(times.begin[step], _COUNTER, track, _number(30, value))
-        if values:
-            yield _event(times.begin[-1], _COUNTER, track, _number(30, values[-1]))
+        for at, value in values:
+            yield _event(at, _COUNTER, track, _number(30, value))
 
 
-def _slices(timeline: Timeline, times: StepTimes, rank: int) -> Iterator[bytes]:
-    """Yield the tracks of compute steps, and the begin and end of each step."""
-    for track, name in ((_COMPUTE, "compute"), (_RECOMPUTE, "recompute")):
-        yield _track(track, name, _number(5, _GRAPH), _number(12, rank + track - _COMPUTE))
-    for step, facts in enumerate(step_facts(timeline)):
-        track = _COMPUTE if facts["compute"] == 1 else _RECOMPUTE
-        words = (_text(23, facts["op"]), _text(22, facts["phase"] or "compute"))
+def _slices(found: Iterable[Slice], names: Sequence[str], rank: int) -> Iterator[bytes]:
+    """Yield the tracks of slices, and the begin and end of each slice."""
+    for number, name in enumerate(names):
+        yield _track(_FIRST_TRACK + number, name, _number(5, _GRAPH), _number(12, rank + number))
+    for where, begin, end, name, category, facts in found:
+        track = _FIRST_TRACK + names.index(where)
         notes = (_message(4, *_annotation(key, value)) for key, value in facts.items())
-        yield _event(times.begin[step], _SLICE_BEGIN, track, *words, *notes)
-        yield _event(times.begin[step + 1], _SLICE_END, track)
+        yield _event(begin, _SLICE_BEGIN, track, _text(23, name), _text(22, category), *notes)
+        yield _event(end, _SLICE_END, track)
 
 
 def _track(number: int, name: str, *fields: bytes) -> bytes:

@@ -18,29 +18,27 @@ from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Simulation, simulate_valid
 
 #: Kinds of buffers, in the order in which plots stack them.
-KINDS = ("constant", "input", "activation", "loss", "gradient", "recomputed", "workspace")
+KINDS = ("constant", "input", "activation", "loss", "gradient", "recomputed", "fetched", "workspace")
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Valid schedule as buffers over compute steps, counted from 0."""
+    """Valid schedule as buffers over computes and fetches, the steps that allocate, counted from 0."""
 
     graph: ComputeGraph
     run: Simulation
     ops: Int
-    """Op of each step. Shape (compute steps,)."""
+    """Op of each step; -1 for a fetch. Shape (steps,)."""
     number: Int
-    """Ordinal of each step among the computes of its op, from 1; recomputations have 2 or more."""
+    """Ordinal of each step among the computes of its op, from 1; recomputations have 2 or more, a fetch 0."""
     memory: Int
-    """Bytes held at each step, as simulated. Shape (compute steps,)."""
+    """Bytes held at each step, as simulated. Shape (steps,)."""
     buffers: Buffers
     """Instances of tensors, workspaces and, if counted, the constant memory."""
     kinds: tuple[str, ...]
     """One of :data:`KINDS` for each buffer."""
-    instance: Int
-    """Ordinal of the instance of its tensor, from 1; 0 for buffers that are not tensors. Shape (buffers,)."""
     op: Int
-    """Op that writes it; -1 for graph inputs and constant memory. Shape (buffers,)."""
+    """Op that writes it; -1 for graph inputs, fetched copies and constant memory. Shape (buffers,)."""
     stays: Bool
     """True for buffers still held after the last step. Shape (buffers,)."""
 
@@ -55,9 +53,9 @@ class Timeline:
         keep = tuple(keep) if not isinstance(keep, str) else keep
         run = simulate_valid(graph, schedule, keep=keep, count_constant_memory=count_constant_memory)
         buffers = schedule_buffers(graph, schedule, keep=keep, constant_memory=count_constant_memory)
-        ops = run.ops[run.is_compute]
+        ops = run.ops[run.allocates]
         tensors = len(graph.tensors)
-        # if a tensor has more computes than frees, its last instance remains
+        # if a tensor has more instances than frees, its last instance remains
         left = np.bincount(run.intervals.tensor, minlength=tensors) > np.bincount(run.free_tensor, minlength=tensors)
         stays = (buffers.upper == len(ops)) & (buffers.tensor >= 0) & left[buffers.tensor]
         instance, op, kinds = _numbers(buffers.tensor), np.full(len(buffers), -1, dtype=np.int64), []
@@ -72,14 +70,15 @@ class Timeline:
                 kinds.append("input")
                 continue
             op[k] = ops[lower - (k in later)]
+            if op[k] < 0:
+                kinds.append("fetched")
+                continue
             phase = graph.ops[op[k]].phase
             kinds.append(
                 "workspace" if tensor < 0 else "recomputed" if number > 1
                 else {"backward": "gradient", "loss": "loss"}.get(phase, "activation")
             )  # fmt: skip
-        return cls(
-            graph, run, ops, _numbers(ops), run.memory[run.is_compute], buffers, tuple(kinds), instance, op, stays
-        )
+        return cls(graph, run, ops, _numbers(ops), run.memory[run.allocates], buffers, tuple(kinds), op, stays)
 
     @property
     def peak(self) -> int:
