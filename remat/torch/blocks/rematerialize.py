@@ -229,6 +229,8 @@ def rematerialize_blocks(
     >>> len(found.report.blocks), found.report.predicted_peak <= 0.75 * found.report.reference_peak
     (6, True)
     """
+    if "offload" in options:
+        raise ProblemError("blocks move no tensors to the host; use rematerialize on the model", "step-offload")
     check_options("rematerialize_blocks", options, BlockOptions)
     if not isinstance(model, nn.Module):
         raise ExecutionError(f"rematerialize_blocks takes a torch.nn.Module, not a {type(model).__name__}", "no-module")
@@ -237,8 +239,6 @@ def rematerialize_blocks(
         raise ExecutionError(f"module {done!r} of the model is rematerialized already", "no-module")
     check_setting("other_shapes", other_shapes, OTHER_SHAPES)
     settings = Settings(budget, **options)
-    if settings.host is not None:
-        raise ProblemError("blocks move no tensors to the host; use rematerialize on the model", "step-offload")
     made = RematerializedBlocks(model, find_blocks(model, blocks), settings, other_shapes)
     if sample_args is not None or sample_kwargs is not None:
         args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args or ())
