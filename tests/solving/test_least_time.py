@@ -126,6 +126,15 @@ def test_machine_without_a_link_keeps_optimum_and_proof(method):
     assert solve(never, method, stop=30).status is Status.INFEASIBLE
 
 
+@pytest.mark.parametrize("seed", [None, 0, 5, 6])
+def test_links_without_limits_give_the_base_cost_with_proof(seed):
+    graph = chain(6) if seed is None else random_network(Random(seed))
+    budget = graph.structural_bound.peak
+    found = solve(Problem(graph, budget, machine=Machine()), "auto", stop=60)
+    assert (found.status, found.certificate.time, found.bound) == (Status.OPTIMAL, graph.base_cost, graph.base_cost)
+    assert found.certificate.transfers.offloads and found.certificate.peak <= budget
+
+
 def test_start_that_moves_tensors_is_kept():
     graph = chain(4)
     problem = Problem(graph, 3, machine=FAST)
