@@ -125,6 +125,7 @@ def _print_single(single: Audited, placed: AddressCertificate | None, *, as_json
 
 def _print_all(checked: Audit, *, as_json: bool) -> None:
     from remat.cli.console import NUMBER, TEXT, console, print_columns, print_notes, say
+    from remat.schedule.certificate import overhead_percent
     from remat.schedule.certificate_files import certificates_text
 
     if as_json:
@@ -136,7 +137,8 @@ def _print_all(checked: Audit, *, as_json: bool) -> None:
         numbers = ["-", "-", "-"]
         if found is not None:
             budget = "-" if found.budget is None else memory(found.budget)
-            overhead = "-" if found.overhead is None else f"{found.overhead:.4g} %"
+            share = found.overhead if found.time is None else overhead_percent(found.time, found.base_cost)
+            overhead = "-" if share is None else f"{share:.4g} %"
             numbers = [memory(found.peak), budget, overhead]
         return [each.record.schedule.file, each.verdict, *numbers, each.record.schedule.format or "-"]
 

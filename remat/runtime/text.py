@@ -113,10 +113,11 @@ def counted(number: int, noun: str) -> str:
 
     Examples
     --------
-    >>> counted(1, "run"), counted(2, "run")
-    ('1 run', '2 runs')
+    >>> counted(1, "run"), counted(2, "run"), counted(2, "fetch")
+    ('1 run', '2 runs', '2 fetches')
     """
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending * (number != 1)}"
 
 
 def either(words: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from remat.io.figures import FIRST, LABEL, figure_of, new_axes, plain_text, set_
 from remat.io.files import write_atomic
 from remat.io.views import html_pairs, html_picture
 from remat.runtime.sizes import size_text, size_unit
-from remat.runtime.text import clipped
+from remat.runtime.text import clipped, counted
 from remat.schedule.certificate_files import CheckRecord, certificates_text, file_record
 from remat.schedule.rules import Rules
 
@@ -418,22 +418,24 @@ class Certificate(Findings[Violation]):
             return [*rows, ("violation", str(self.first)), ("", follow)]
         where = "" if self.peak_step is None else f" at step {self.peak_step}"
         where += "" if self.peak_op is None else f" ({self.peak_op})"
-        rows.append(("peak", f"{self.peak:,} bytes{where}"))
+        rows.append(("peak", f"{counted(self.peak, 'byte')}{where}"))
         if self.pruned_peak is not None and self.pruned_peak != self.peak:
-            rows.append(("pruned peak", f"{self.pruned_peak:,} bytes (every free moved to the last use)"))
+            rows.append(("pruned peak", f"{counted(self.pruned_peak, 'byte')} (every free moved to the last use)"))
         if self.budget is not None:
-            rows.append(("budget", f"{self.budget:,} bytes"))
+            rows.append(("budget", counted(self.budget, "byte")))
         if self.live_at_peak:
-            held = [f"{name} ({size:,} bytes)" for name, size in self.live_at_peak[:3]]
+            held = [f"{name} ({counted(size, 'byte')})" for name, size in self.live_at_peak[:3]]
             more = len(self.live_at_peak) - len(held)
             rows.append(("live at peak", ", ".join(held) + (f" and {more} more" if more else "")))
         overhead = "" if self.overhead is None else f", overhead {self.overhead:.4g} %"
         rows.append(("cost", f"{self.cost:,} (each op once {self.base_cost:,}{overhead})"))
-        rows.append(("steps", f"{self.steps:,}: {self.computes:,} computes, {self.recomputations:,} of them again"))
+        rows.append(
+            ("steps", f"{self.steps:,}: {counted(self.computes, 'compute')}, {self.recomputations:,} of them again")
+        )
         if self.transfers is not None:
             rows += self.transfer_rows()
         if self.redundant:
-            rows.append(("redundant", f"{self.redundant:,} computes of values already live"))
+            rows.append(("redundant", f"{counted(self.redundant, 'compute')} of values already live"))
         if self.in_place:
             rows.append(("in place", f"{self.in_place:,} outputs, {self.in_place_at_peak:,} bytes of them at the peak"))
         if self.masked:
@@ -448,11 +450,9 @@ class Certificate(Findings[Violation]):
         rows = [] if machine is None else [("machine", str(machine))]
         if moved.offloads or moved.fetches:
             where = "" if moved.host_peak_step is None else f" at step {moved.host_peak_step}"
-            rows += [
-                ("moved", f"{moved.bytes_written:,} bytes out in {moved.offloads:,} offloads, "
-                          f"{moved.bytes_read:,} bytes in by {moved.fetches:,} fetches"),
-                ("host peak", f"{moved.host_peak:,} bytes{where}"),
-            ]  # fmt: skip
+            out = f"{counted(moved.bytes_written, 'byte')} out in {counted(moved.offloads, 'offload')}"
+            back = f"{counted(moved.bytes_read, 'byte')} in by {counted(moved.fetches, 'fetch')}"
+            rows += [("moved", f"{out}, {back}"), ("host peak", f"{counted(moved.host_peak, 'byte')}{where}")]
         if moved.time is not None:
             more = overhead_percent(moved.time, self.base_cost)
             relative = "" if more is None else f", {more:.4g} % more than each op once"

@@ -12,7 +12,7 @@ from typing import Any
 from remat.errors import ProblemError
 from remat.graphs import ComputeGraph
 from remat.runtime.sizes import NANOSECONDS, UNITS
-from remat.runtime.text import nearest, short
+from remat.runtime.text import counted, nearest, short
 
 _NUMBER = r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*"
 _RATE = re.compile(rf"{_NUMBER}([A-Za-z]+)\s*/\s*s", re.ASCII)
@@ -219,7 +219,7 @@ class Machine:
     def __str__(self) -> str:
         rates = [_rate_text(rate) for rate in (self.write_rate, self.read_rate)]
         links = rates[0] if rates[0] == rates[1] else f"{rates[0]} to the host, {rates[1]} back"
-        host = "unlimited host memory" if self.host is None else f"{self.host:,} bytes of host memory"
+        host = "unlimited host memory" if self.host is None else f"{counted(self.host, 'byte')} of host memory"
         parts = [links, host]
         if self.latency:
             parts.append(f"latency {self.latency:,} ns")

@@ -11,7 +11,7 @@ from refusals import check_text
 from shell import facts, ok
 
 from remat import Problem, read_graph, solve, validate
-from remat.schedule import Rules, Schedule, write_schedule
+from remat.schedule import Machine, Rules, Schedule, write_schedule
 
 pytestmark = pytest.mark.usefixtures("folder")
 FILES = ("reference.json", "frugal.json", "broken.json")
@@ -26,6 +26,22 @@ def schedules(folder: Path) -> None:
     assert found is not None
     write_schedule(found, FILES[1])
     write_schedule(steps(["f0", "f1", "f2", "-f1", "f3", "loss", "g3", "g2", "g1"]), FILES[2])
+
+
+def test_table_shows_the_overhead_of_the_time_on_a_machine() -> None:
+    moves = [("offload", "f0"), ("free", "f0"), ("fetch", "f0")]
+    computes = [("compute", name) for name in read_graph("chain.json").order or ()]
+    write_schedule(Schedule.from_steps([*computes[:2], *moves, *computes[2:]]), "moved.json")
+    line = f"validate chain.json {FILES[0]} moved.json"
+    plain, timed = ok(line).out, ok(f"{line} --machine rate=1B/s,compute=1").out
+    assert [row.split("%")[0].split()[-1] for row in plain.splitlines() if ".json " in row and "%" in row] == ["0", "0"]
+    found = validate(read_graph("chain.json"), "moved.json", Rules(machine=Machine(1, 1, compute_rate=1)))
+    share = f"{100 * (found.time - found.base_cost) / found.base_cost:.4g}"
+    assert [row.split("%")[0].split()[-1] for row in timed.splitlines() if ".json " in row and "%" in row] == [
+        "0",
+        share,
+    ]
+    assert float(share) > 0
 
 
 def test_many_schedules_and_reports() -> None:

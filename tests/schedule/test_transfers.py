@@ -160,7 +160,8 @@ def test_certificate_names_host_peak_time_and_bytes():
     assert (moved.offloads, moved.fetches, moved.bytes_written, moved.bytes_read) == (1, 1, 1, 1)
     assert (moved.host_peak, moved.host_peak_step, moved.stall) == (1, 2, 5)
     text = str(found)
-    assert "host peak     1 bytes at step 2" in text
+    assert "moved         1 byte out in 1 offload, 1 byte in by 1 fetch" in text
+    assert "host peak     1 byte at step 2" in text
     assert "time          9, 5 of it waiting for transfers, 125 % more than each op once" in text
 
 
