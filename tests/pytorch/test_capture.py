@@ -256,8 +256,9 @@ def test_captures_equal_published_ones(file: str, name: str, classes: int, share
 
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.timeout(1800)
 def test_gpt_of_96_layers() -> None:
-    """Under two minutes without memory for weights; layers are identical, and `hierarchical` schedules it."""
+    """Under two minutes of processor time, without memory for weights; `hierarchical` schedules identical layers."""
     layers, process = 96, psutil.Process()
     before, begun = process.memory_info().rss, time.process_time()
     with fake_tensors():
