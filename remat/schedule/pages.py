@@ -105,6 +105,7 @@ def page_data(
         "memory": run.memory[run.is_compute].tolist(),
         "intervals": {
             "tensor": found.tensor.tolist(), "start": before[found.start].tolist(), "end": before[found.end].tolist(),
+            "fetched": np.flatnonzero(run.fetched).tolist(),
         },
         "reference": reference.tolist() if run.recomputations else None,
         "budget": rules.budget,

@@ -121,6 +121,27 @@ def test_browser_draws_and_describes(tmp_path: Path) -> None:
 
 
 @needs_browser
+def test_fetched_copies_are_no_recomputations(tmp_path: Path) -> None:
+    words = "compute f0, compute f1, offload f0, free f0, compute loss, compute g1, free loss, free f1"
+    words += ", fetch f0, compute g0"
+    schedule = Schedule.from_steps(tuple(word.split()) for word in words.split(", "))
+    page = schedule_page(unit_chain(2), schedule)
+    held = embedded(page)["intervals"]
+    (copy,) = held["fetched"]
+    assert (held["start"][copy], held["end"][copy]) == (4, 5)
+    script = """
+      element("find").value = "f0"; find(); next();
+      draw(); const pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data, colours = new Set();
+      for (let k = 0; k < pixels.length; k += 4) colours.add(pixels.slice(k, k + 3).join());
+      document.title = [colours.has("0,158,115"), colours.has("213,94,0"), element("legend").textContent].join();
+    """
+    shown = browse(page, script, tmp_path)
+    assert shown["title"].startswith("true,false,") and "fetched from the host" in shown["title"]
+    assert "fetched  1 time: before step 4" in " ".join(shown["detail"].split(" "))
+    assert "never" in shown["detail"]
+
+
+@needs_browser
 def test_browser_shows_hostile_names_as_text(tmp_path: Path) -> None:
     graph = hostile_graph()
     page = schedule_page(graph, Schedule.reference(graph))

@@ -23,7 +23,8 @@ SUFFIXES = (".html", ".htm")
 _FOLDER = Path(__file__).parent
 #: Colours of :mod:`remat.io.figures` that pages use, by their names there.
 _PALETTE = {
-    name: getattr(figures, name) for name in ("INK", "GREY", "RULE", "RULED_OUT", "FIRST", "AGAIN", "GIVEN", "FAULT")
+    name: getattr(figures, name)
+    for name in ("INK", "GREY", "RULE", "RULED_OUT", "FIRST", "AGAIN", "FETCHED", "GIVEN", "FAULT")
 }
 _SCRIPTS = ("base.js", "schedule.js", "chart.js", "events.js")
 

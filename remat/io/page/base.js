@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const element = id => document.getElementById(id);
 const canvas = element("canvas"), pen = canvas.getContext("2d");
-const { INK, GREY, RULE: PALE, FIRST, AGAIN, GIVEN, FAULT } = PALETTE, FOUND = "#000000";
+const { INK, GREY, RULE: PALE, FIRST, AGAIN, FETCHED, GIVEN, FAULT } = PALETTE, FOUND = "#000000";
 const FONT = "12px system-ui, sans-serif";
 const LEFT = 62, RIGHT = 8;  // pixels next to the picture
 

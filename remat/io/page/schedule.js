@@ -12,7 +12,7 @@ function schedulePicture(data) {
   data.reads.forEach((read, op) => read.forEach(t => readers[t].push(op)));
   const ofTensor = sizes.map(() => []);
   tensor.forEach((t, k) => ofTensor[t].push(k));
-  const given = new Set(data.inputs), kept = new Set(data.kept);
+  const given = new Set(data.inputs), kept = new Set(data.kept), fetched = new Set(data.intervals.fetched);
   const named = sizes.map((_, t) => t).filter(t => ofTensor[t].length);
   const before = (a, b) => start[ofTensor[a][0]] - start[ofTensor[b][0]] || a - b;
   // largest first; equal sizes in a scattered order, so that a choice of them covers the whole schedule
@@ -152,7 +152,7 @@ function schedulePicture(data) {
       ofTensor[t].forEach((k, instance) => {
         const x0 = Math.max(toPixel(edges[start[k]]), LEFT), x1 = Math.min(toPixel(edges[end[k]]), view.width - RIGHT);
         if (x1 < LEFT || x0 > view.width - RIGHT) return;
-        pen.fillStyle = given.has(t) ? GIVEN : instance ? AGAIN : FIRST;
+        pen.fillStyle = given.has(t) ? GIVEN : fetched.has(k) ? FETCHED : instance ? AGAIN : FIRST;
         pen.fillRect(x0, y, Math.max(x1 - x0, 1), inner);
         if (marked.has(t) || (cursor && cursor.tensor === t)) {
           pen.strokeStyle = FOUND; pen.lineWidth = 2; pen.strokeRect(x0, y, Math.max(x1 - x0, 2), Math.max(inner, 2));
@@ -213,11 +213,12 @@ function schedulePicture(data) {
   function tensorRows(t, step) {
     const mine = ofTensor[t], at = mine.findIndex(k => start[k] <= step && step < end[k]);
     const result = [["tensor", `${tensorName(t)}, ${exact(sizes[t])}`]];
-    const recomputed = mine.slice(1).map(k => start[k]);
+    const recomputed = mine.slice(1).filter(k => !fetched.has(k)).map(k => start[k]);
+    const back = mine.filter(k => fetched.has(k)).map(k => start[k]);
     if (at >= 0) {
       const k = mine[at], reads = readers[t].flatMap(op => computes[op]).filter(s => s >= start[k] && s < end[k]).sort((a, b) => a - b);
       const next = reads.find(s => s >= step);
-      result.push(["held", `steps ${start[k]} to ${end[k] - 1}` + (given.has(t) ? ", a graph input" : start[k] < count ? `, written by ${opName(steps[start[k]])}` : "")]);
+      result.push(["held", `steps ${start[k]} to ${end[k] - 1}` + (given.has(t) ? ", a graph input" : fetched.has(k) ? ", fetched from the host" : start[k] < count ? `, written by ${opName(steps[start[k]])}` : "")]);
       result.push(["alive for", next !== undefined ? `${opName(steps[next])} at step ${next}` + (next === step ? " (now)" : `, in ${next - step} step${next - step > 1 ? "s" : ""}`)
         : given.has(t) ? "graph inputs stay to the end" : kept.has(t) && end[k] === count ? "the end: an output, or kept" : "no reader: held until it is freed"]);
       result.push(["reads", reads.length ? `${reads.length} of this instance: at ${some(reads)}` : "none of this instance"]);
@@ -225,6 +226,7 @@ function schedulePicture(data) {
       result.push(["held", `not at step ${step}; from ${some(mine.map(k => start[k]))}`]);
     }
     result.push(["recomputed", recomputed.length ? `${recomputed.length} time${recomputed.length > 1 ? "s" : ""}: at ${some(recomputed)}` : "never"]);
+    if (back.length) result.push(["fetched", `${back.length} time${back.length > 1 ? "s" : ""}: before ${some(back)}`]);
     return result;
   }
 
@@ -243,6 +245,7 @@ function schedulePicture(data) {
 
   element("keys").textContent = "Wheel or pinch: zoom. Drag: move. Keys on the chart: ← → step, ↑ ↓ tensor, + − zoom, 0 all, P peak, / search, Enter next match.";
   const entries = [[FIRST, "first compute"], [AGAIN, "recomputation"]];
+  if (fetched.size) entries.push([FETCHED, "fetched from the host"]);
   if (given.size) entries.push([GIVEN, "graph input"]);
   if (data.reference) entries.push([INK, "line: each op computed once"]);
   legend(entries);
