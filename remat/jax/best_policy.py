@@ -12,15 +12,16 @@ import jax
 from remat.errors import ProblemError
 from remat.jax.capture import name_of, positions
 from remat.jax.checkpoints import checkpointed
+from remat.jax.moved_names import Choice, MovedNames
 from remat.jax.naming import Suggestion, suggestions
 from remat.jax.saved_names import SavedNames
 from remat.jax.step import Arguments, Step, StepOptions, capture_step
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
-from remat.schedule import OrderRule, Schedule
+from remat.schedule import Machine, OrderRule, Schedule
 from remat.solving.method import MethodLike
 from remat.solving.solve import solve
-from remat.solving.training_steps import StepReport, check_options
+from remat.solving.training_steps import StepReport, check_options, host_machine
 
 #: Places named at most.
 SUGGESTIONS = 3
@@ -35,26 +36,32 @@ class PolicyReport(StepReport):
 
     Attributes
     ----------
-    saved, recomputed : tuple of str
+    saved, recomputed, offloaded : tuple of str
         Names of ``checkpoint_name``.
     regions : int
         Calls of ``jax.checkpoint``; 0: the whole function is one region.
     exact : bool
-        True if no other set of these names costs less within the budget; False if a search ended.
+        True if no other choice for these names costs less (with a machine: takes less time) within the budget; False if
+        a search ended.
     suggestions : tuple of Suggestion
-        Expressions to name for less extra cost.
+        Expressions to name for less extra cost; none with a machine.
     """
 
     saved: tuple[str, ...]
     recomputed: tuple[str, ...]
     regions: int
     exact: bool
+    offloaded: tuple[str, ...] = ()
     suggestions: tuple[Suggestion, ...] = field(default=(), repr=False)
 
     @property
     def gap(self) -> float | None:
-        """Share of the policy's cost above the bound for all schedules of `result.scope`; None without a bound."""
-        cost = self.certificate.cost
+        """Share of the policy's cost above the bound for all schedules of `result.scope`; None without a bound.
+
+        With a machine: share of its time.
+        """
+        machine = self.certificate.rules.machine
+        cost = self.certificate.cost if machine is None else self.certificate.time
         return None if self.result is None or not cost else (cost - self.result.bound) / cost
 
     def rows(self) -> list[tuple[str, str]]:
@@ -66,46 +73,69 @@ class PolicyReport(StepReport):
             *self.budget_rows("parameters, other arguments and constants"),
             ("saves", f"{', '.join(self.saved) or 'no name'}; {how}"),
             ("recomputes", ", ".join(self.recomputed) or "no name"),
+            *([("offloads", ", ".join(self.offloaded))] if self.offloaded else []),
             self.saved_row(),
         ]
         if self.result is not None and self.result.certificate is not None:
             best = self.result.certificate
             rows.append(("best known", f"{best.overhead or 0:.4g} % extra cost, peak {best.peak:,} bytes"))
         if self.gap is not None:
-            rows.append(("distance", f"no schedule of the scope costs over {100 * self.gap:.4g} % less"))
+            verb = "costs" if self.certificate.rules.machine is None else "takes"
+            rows.append(("distance", f"no schedule of the scope {verb} over {100 * self.gap:.4g} % less"))
         rows += self.closing_rows()
         return [*rows, *(("name", str(each)) for each in self.suggestions)]
 
 
 class NamedPolicy:
-    """A policy of ``jax.checkpoint`` that saves some names: ``save_only_these_names(*names)``, with its report.
+    """A policy of ``jax.checkpoint`` that saves some names and moves others to the host, with its report.
 
     Attributes
     ----------
-    names : tuple of str
+    names, offloaded : tuple of str
+        Names that are saved on the device, and on the host.
     policy : callable
-        As ``jax.checkpoint_policies.save_only_these_names`` returns it.
+        ``jax.checkpoint_policies.save_only_these_names(*names)``, or ``save_and_offload_only_these_names`` if names
+        are offloaded.
     report : PolicyReport
     schedule : Schedule
         What JAX runs with the policy.
     """
 
-    def __init__(self, names: tuple[str, ...], report: PolicyReport, schedule: Schedule) -> None:
-        self.names, self.report, self.schedule = names, report, schedule
-        self.policy = jax.checkpoint_policies.save_only_these_names(*names)
+    def __init__(self, report: PolicyReport, schedule: Schedule) -> None:
+        self.names, self.offloaded = report.saved, report.offloaded
+        self.report, self.schedule = report, schedule
+        self.policy = jax_policy(self.names, self.offloaded)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return JAX's decision on an equation."""
         return self.policy(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"save_only_these_names({', '.join(map(repr, self.names))})"
+        if not self.offloaded:
+            return f"save_only_these_names({', '.join(map(repr, self.names))})"
+        return (
+            f"save_and_offload_only_these_names(names_which_can_be_saved={list(self.names)}, "
+            f"names_which_can_be_offloaded={list(self.offloaded)}, offload_src='device', offload_dst='pinned_host')"
+        )
+
+
+def jax_policy(saved: tuple[str, ...], offloaded: tuple[str, ...]) -> Callable[..., Any]:
+    """Return JAX's policy for names that are saved on the device and on the host."""
+    policies = jax.checkpoint_policies
+    if not offloaded:
+        return policies.save_only_these_names(*saved)
+    return policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=list(saved), names_which_can_be_offloaded=list(offloaded), offload_src="device",
+        offload_dst="pinned_host",
+    )  # fmt: skip
 
 
 class PolicyOptions(StepOptions, total=False):
     """Further options of :func:`best_policy`, which documents them."""
 
     method: MethodLike
+    offload: str | int | None
+    machine: Machine | str | None
 
 
 def best_policy(
@@ -138,6 +168,12 @@ def best_policy(
     ----------------
     kwargs, wrt, has_aux, unroll, name, method : optional
         As in :func:`remat.jax.rematerialize`. With `unroll`, regions in a ``scan`` count.
+    offload : str or int, optional
+        Bytes of the host for tensors. Names may then move there and back, for the least time. With up to six names, all
+        choices are tried.
+    machine : Machine or str, optional
+        The links, and the rate at which the device does floating-point operations (``"pcie4,compute=150T"``), by which
+        costs become times; see :meth:`remat.schedule.Machine.parse`. Default of the links: ``pcie4``.
 
     Returns
     -------
@@ -150,7 +186,7 @@ def best_policy(
     CaptureError, ExecutionError
         As :func:`remat.jax.rematerialize`.
     ProblemError
-        If no set of names keeps the budget; with the least peak of them.
+        If no set of names keeps the budget; with the least peak of them. If the machine has no compute rate.
 
     Examples
     --------
@@ -182,15 +218,18 @@ def best_policy(
 
     save_nothing = jax.checkpoint_policies.nothing_saveable
     plain, named = step_under(save_nothing), step_under(save_nothing, names=True)
-    problem = Problem(plain.captured.graph, budget, OrderRule.FIXED)
+    machine = host_machine(options.get("offload"), options.get("machine"))
+    problem = Problem(plain.captured.graph, budget, OrderRule.FIXED, machine=machine)
     sets = SavedNames(named.captured, problem)
-    deadline = Deadline.after(time_limit)
-    chosen, exact = sets.best(deadline)
-    if chosen is None:
+    choice, exact = _choice(sets, Deadline.after(time_limit))
+    if choice is None:
         raise _refusal(problem, sets, program.regions)
+    chosen = choice.saved | choice.moved
     names = tuple(name for name in program.names if name in chosen)
     final = step_under(jax.checkpoint_policies.save_only_these_names(*names))
     schedule = final.captured.schedule_on(plain.captured)
+    if choice.moved:
+        schedule = MovedNames(sets).schedule(choice, schedule.computes())
     certificate = problem.validate(schedule)
     if not certificate.accepted:
         raise ProblemError(f"the trace of {label} with {', '.join(names) or 'no name'} saved: {certificate.first}")
@@ -199,20 +238,33 @@ def best_policy(
     result = solve(problem, settings["method"], stop=time_limit, warm_start=schedule)
     seconds["solve"] = time.monotonic() - begun
     graph, traced = plain.captured.graph, final.captured
+    on_host = certificate.transfers.bytes_written if certificate.transfers else 0
     report = PolicyReport(
         name=label, ops=len(graph.ops), recomputations=certificate.recomputations,
         reference_peak=problem.reference_peak, budget=problem.budget_bytes, predicted_peak=certificate.peak,
         overhead=certificate.overhead, constant_memory=graph.constant_memory, constants_counted=False,
-        saved_bytes=sum(traced.graph.tensors[traced.graph.tensor_index[name]].size for name in traced.saved),
-        certificate=certificate, result=result, seconds=seconds, costs="floating-point operations", saved=names,
+        saved_bytes=sum(traced.graph.tensors[traced.graph.tensor_index[name]].size for name in traced.saved) - on_host,
+        certificate=certificate, result=result, seconds=seconds, costs="floating-point operations",
+        saved=tuple(name for name in names if name in choice.saved),
+        offloaded=tuple(name for name in names if name in choice.moved),
         recomputed=tuple(name for name in program.names if name not in chosen), regions=program.regions, exact=exact,
-        suggestions=tuple(suggestions(named.captured, sets, chosen, SUGGESTIONS)),
+        suggestions=() if machine else tuple(suggestions(named.captured, sets, chosen, SUGGESTIONS)),
     )  # fmt: skip
-    return NamedPolicy(names, report, schedule)
+    return NamedPolicy(report, schedule)
+
+
+def _choice(sets: SavedNames, deadline: Deadline) -> tuple[Choice | None, bool]:
+    """Return the best choice for the names, or None, and True if all were tried."""
+    if sets.problem.machine is not None:
+        return MovedNames(sets).best(deadline)
+    chosen, exact = sets.best(deadline)
+    return None if chosen is None else Choice(chosen), exact
 
 
 def _refusal(problem: Problem, sets: SavedNames, regions: int) -> ProblemError:
     """Return the error for a budget that no set of names keeps."""
+    if problem.machine is not None:
+        return _refusal_with_host(problem, MovedNames(sets))
     least, names = sets.least()
     advice = (
         "checkpoint smaller parts, or use rematerialize, which needs no names"
@@ -223,5 +275,17 @@ def _refusal(problem: Problem, sets: SavedNames, regions: int) -> ProblemError:
     return ProblemError(
         f"no set of the {len(sets.names)} names of {problem.graph.name!r} keeps {problem.budget_bytes:,} bytes: the "
         f"least peak is {least:,} bytes, with {saved}; {advice}",
+        "jax-names",
+    )
+
+
+def _refusal_with_host(problem: Problem, choices: MovedNames) -> ProblemError:
+    """Return the error for a budget and a host that no choice keeps."""
+    least, choice = choices.least()
+    saved, moved = (", ".join(sorted(each)) or "nothing" for each in choice)
+    return ProblemError(
+        f"no choice for the {len(choices.names)} names of {problem.graph.name!r} keeps {problem.budget_bytes:,} bytes "
+        f"and the host: the least peak is {least:,} bytes, with {saved} saved and {moved} moved; name more values, or "
+        "checkpoint smaller parts",
         "jax-names",
     )

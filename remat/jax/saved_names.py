@@ -63,6 +63,22 @@ class SavedNames:
                 kept.append(self.problem.graph.op_index[ops[op].name])
         return Schedule.of_computes(self.problem.graph, kept[::-1], source="jax.checkpoint")
 
+    def tensors(self, names: Collection[str]) -> frozenset[str]:
+        """Return the tensors of the problem's graph that have these names; arguments are none."""
+        writers = {
+            tensor: (op, number) for op in self._named.ops for number, tensor in enumerate(op.outputs)
+        }  # fmt: skip
+        mine = self.problem.graph
+        found = set[str]()
+        for tensor in (each for name in names for each in self._written[name]):
+            source: str | None = tensor
+            while source in writers and writers[source][0].type == "name":  # a name of a name
+                source = next(iter(writers[source][0].inputs), None)
+            if source in writers:
+                op, number = writers[source]
+                found.add(mine.ops[mine.op_index[op.name]].outputs[number])
+        return frozenset(found)
+
     def _certificate(self, names: frozenset[str], tensors: frozenset[str] = frozenset()) -> Certificate:
         return self.problem.validate(self.schedule(names, tensors))
 

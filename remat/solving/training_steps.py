@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_type_hints
 
 from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.problem import Problem
-from remat.schedule import Certificate, Rules, Schedule, Verdict, validate
+from remat.runtime.sizes import memory_bytes
+from remat.schedule import Certificate, Machine, Rules, Schedule, Verdict, validate
 from remat.schedule.certificate import overhead_text
 from remat.schedule.io import read_schedule
 from remat.solving.result import Result
@@ -23,6 +24,18 @@ def check_options(function: str, options: Mapping[str, Any], known: type) -> Non
     for name in options:
         if name not in words:
             raise ProblemError(f"{function} has no option {name!r}; it has {', '.join(words)}", "step-setting")
+
+
+#: Machine for a host without one: the usual link of an accelerator.
+DEFAULT_MACHINE = "pcie4"
+
+
+def host_machine(offload: str | int | None, machine: Machine | str | None) -> Machine | None:
+    """Return the machine of a step with `offload` bytes of host memory; None if no tensors move."""
+    if offload is None and machine is None:
+        return None
+    made = Machine.of(DEFAULT_MACHINE if machine is None else machine)
+    return made if offload is None else replace(made, host=memory_bytes(offload))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
@@ -12,7 +13,9 @@ from jax.ad_checkpoint import checkpoint_name  # noqa: E402
 from refusals import refused  # noqa: E402
 
 from remat.jax import best_policy, capture  # noqa: E402
+from remat.jax.best_policy import jax_policy  # noqa: E402
 from remat.jax.checkpoints import checkpointed  # noqa: E402
+from remat.jax.moved_names import MovedNames  # noqa: E402
 from remat.jax.saved_names import SavedNames  # noqa: E402
 from remat.jax.step import Arguments, capture_step  # noqa: E402
 from remat.problem import Problem  # noqa: E402
@@ -79,6 +82,59 @@ def test_policy_with_certificate_and_suggestions():
     assert "distance" in str(report)
 
 
+def test_policy_that_moves_names_to_the_host():
+    """JAX's trace with the policy has the computes and the moves of the schedule."""
+    args = LAYERS[:2], ARGS[1]
+    found = best_policy(loss, args, "75%", time_limit=1, method="greedy", machine="rate=unlimited,compute=1T")
+    report = found.report
+    assert report.certificate.accepted and report.predicted_peak <= report.budget
+    assert report.exact and report.offloaded and not {*report.saved}.intersection(report.offloaded)
+    trace = capture(lambda layers, x: loss(layers, x, found), *args)
+    types = {op.name: op.type for op in trace.graph.ops}
+    ran = [types[name] for name in trace.schedule.computes()]
+    transfers = report.certificate.transfers
+    assert ran.count("device_put") == transfers.offloads + transfers.fetches > 0
+    ours = {op.name: op.type for op in capture(loss, *args).graph.ops}
+    assert [each for each in ran if each != "device_put"] == [ours[name] for name in found.schedule.computes()]
+    assert f"names_which_can_be_offloaded={[*report.offloaded]}" in repr(found)
+
+
+@pytest.mark.slow
+def test_moved_names_keep_gradients():
+    """On a CPU, where XLA ignores memory kinds."""
+    found = jax_policy(("scores",), ("hidden", "attention"))
+    layers, x = jax.tree.map(lambda each: jax.random.normal(jax.random.key(1), each.shape) / 8, ARGS)
+    plain, moved = (jax.jit(jax.grad(lambda w, x, p=p: loss(w, x, p)))(layers, x) for p in (None, found))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9), plain, moved)
+
+
+@pytest.mark.slow
+def test_least_time_of_all_choices():
+    """A search reaches the least time of all choices within 10 %; without links that is the least cost of all sets."""
+    program = checkpointed(loss, Arguments(ARGS, {}), label="loss")
+    how = {"wrt": (0,), "has_aux": False, "unroll": False, "label": "loss"}
+    plain, named = (
+        capture_step(program.under(save()), Arguments(ARGS, {}), names=names, **how).captured for names in (False, True)
+    )
+    for machine in ("rate=20GB/s,compute=1T", "rate=20GB/s,compute=1T,host=8KiB", "rate=0GB/s,compute=1T"):
+        whole = SavedNames(named, Problem(plain.graph, machine=machine))
+        peaks = {MovedNames(whole).certificate(each).peak for each in MovedNames(whole)._choices()}
+        assert len(peaks) > 2
+        for budget in sorted(peaks):
+            sets = SavedNames(named, Problem(plain.graph, budget, machine=machine))
+            choices = MovedNames(sets)
+            best, exact = choices.best(Deadline.after(None))
+            found = choices._searched(Deadline.after(None))
+            assert exact
+            assert (best is None) == (found is None)
+            if best is not None:
+                assert choices.certificate(found).accepted
+                assert choices.certificate(found).time <= 1.1 * choices.certificate(best).time
+            if machine.startswith("rate=0"):
+                chosen, _ = sets.best(Deadline.after(None))
+                assert best is None or choices.certificate(best).time == sets.certificate(chosen).cost
+
+
 @pytest.mark.slow
 def test_least_cost_of_all_sets_by_traces():
     """The schedules of all eight sets are JAX's own, step by step, and the cheapest that fits is chosen."""
@@ -119,6 +175,10 @@ def test_budgets_that_no_names_keep():
         best_policy(loss, ARGS, "90%", metod="greedy")
     with refused("problem.jax-names", culprit="'loss'"):
         best_policy(loss, ARGS, "30%")
+    with refused("problem.jax-names", culprit="and the host"):
+        best_policy(loss, ARGS, "30%", offload="1KiB", machine="pcie4,compute=1T")
+    with refused("problem.no-times", culprit="'loss'"):
+        best_policy(loss, ARGS, "90%", offload="1GiB")
     with refused("problem.jax-names", culprit="checkpoint its blocks"):
         best_policy(
             lambda w, x: jnp.sin(checkpoint_name(jnp.sin(x @ w), "a")).sum(),

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
@@ -14,11 +14,10 @@ from torch import fx
 from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
-from remat.runtime.sizes import memory_bytes
 from remat.schedule import Machine, OrderRule, Schedule
 from remat.solving.method import MethodLike
 from remat.solving.solve import solve
-from remat.solving.training_steps import StepReport, costs_text
+from remat.solving.training_steps import StepReport, costs_text, host_machine
 from remat.torch.costs import cost_model
 from remat.torch.policies.graph_tags import Tags, captured_step, fitted, saved_bytes
 
@@ -106,10 +105,7 @@ def memory_policy(
     []
     """
     model = cost_model(costs)
-    host: Machine | None = None
-    if offload is not None or machine is not None:
-        host = Machine.of("pcie4" if machine is None else machine)
-        host = host if offload is None else replace(host, host=memory_bytes(offload))
+    host = host_machine(offload, machine)
     reports: list[MemoryPolicyReport] = []
 
     def tag(gm: fx.GraphModule, *, config: Any = None) -> fx.GraphModule:

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -16,14 +16,13 @@ from remat.backends.choice import BackendLike
 from remat.errors import CaptureRemark, ProblemError, RematError, ScheduleError
 from remat.problem import Problem
 from remat.runtime.callers import outer_level
-from remat.runtime.sizes import memory_bytes
 from remat.schedule import Machine, OrderRule, Schedule, validate
 from remat.schedule.saved_sets import schedule_of_saved
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.solve import solve
-from remat.solving.training_steps import certified, costs_text
+from remat.solving.training_steps import certified, costs_text, host_machine
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split, split
 from remat.torch.peers.partitioner import partitioner_schedule
@@ -120,8 +119,6 @@ def in_reference_order(problem: Problem, schedule: Schedule) -> Schedule:
     return schedule_of_saved(problem.graph, kept, source=schedule.source)
 
 
-#: Machine for a host without one: the usual link of an accelerator.
-DEFAULT_MACHINE = "pcie4"
 #: Known values of some settings.
 KNOWN = {"engine": ("eager", "inductor"), "constants": ("excluded", "included")}
 
@@ -180,10 +177,7 @@ class Settings:
     @cached_property
     def host(self) -> Machine | None:
         """The machine, with the host's memory; None if no tensors move."""
-        if self.offload is None and self.machine is None:
-            return None
-        machine = Machine.of(DEFAULT_MACHINE if self.machine is None else self.machine)
-        return machine if self.offload is None else replace(machine, host=memory_bytes(self.offload))
+        return host_machine(self.offload, self.machine)
 
     @property
     def constants_counted(self) -> bool:
