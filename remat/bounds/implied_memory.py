@@ -36,9 +36,9 @@ def implied_memory(relaxation: StageRelaxation, values: Float) -> Float:
     first = arrays.producers.lowest(arrays.position, n)
     for stage in relaxation.stages:
         low, high = stage.since + 1, min(stage.until, n - 1)
-        used, last = _uses(relaxation, low, high)
-        again, read, end = _regained(relaxation, stage, values)
-        needed = _needed_from(relaxation, stage, values, used)
+        used, last = uses(relaxation, low, high)
+        again, read, end = regained(relaxation, stage, values)
+        needed = needed_from(relaxation, stage, values, used)
         kept = np.clip(1 - again - read, 0, 1)
         old = np.flatnonzero((first < low) & (last >= low))
         ends = np.full(len(old), high)
@@ -59,7 +59,7 @@ def implied_memory(relaxation: StageRelaxation, values: Float) -> Float:
     return np.cumsum(change)[:n] + arrays.workspace[arrays.order] + arrays.input_bytes
 
 
-def _uses(relaxation: StageRelaxation, low: int, high: int) -> tuple[Int, Int]:
+def uses(relaxation: StageRelaxation, low: int, high: int) -> tuple[Int, Int]:
     """Return the first and last position from `low` to `high` whose first compute reads each tensor."""
     arrays = relaxation.problem.graph.arrays
     n = len(arrays.cost)
@@ -71,27 +71,27 @@ def _uses(relaxation: StageRelaxation, low: int, high: int) -> tuple[Int, Int]:
     return used, last
 
 
-def _regained(relaxation: StageRelaxation, stage: Stage, values: Float) -> tuple[Float, Float, Float]:
+def regained(relaxation: StageRelaxation, stage: Stage, values: Float) -> tuple[Float, Float, Float]:
     """Return the parts of each tensor that are computed again, that are read, and that are here at the end."""
     arrays = relaxation.problem.graph.arrays
-    runs = _values(stage.again, values)[arrays.producers.indices]
+    runs = variable_values(stage.again, values)[arrays.producers.indices]
     again = np.zeros(len(arrays.size))
     np.maximum.at(again, arrays.producers.rows, runs)
-    end = _values(stage.here, values)
+    end = variable_values(stage.here, values)
     if stage.until < len(arrays.order):
         op = arrays.order[stage.until]
         end[arrays.op_inputs[op]] = end[arrays.op_outputs[op]] = 1
     else:
         end[relaxation.problem.kept] = 1
-    return np.minimum(again, 1), _values(stage.read, values), end
+    return np.minimum(again, 1), variable_values(stage.read, values), end
 
 
-def _needed_from(relaxation: StageRelaxation, stage: Stage, values: Float, used: Int) -> Int:
+def needed_from(relaxation: StageRelaxation, stage: Stage, values: Float, used: Int) -> Int:
     """Return the first use in the stage of each tensor, or of a tensor that is computed again from it."""
     arrays = relaxation.problem.graph.arrays
     inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
     needed = used.tolist()
-    runs = np.flatnonzero(_values(stage.again, values) > RUNS)
+    runs = np.flatnonzero(variable_values(stage.again, values) > RUNS)
     for op in runs[np.argsort(-arrays.position[runs])].tolist():
         when = min((needed[tensor] for tensor in outputs[op]), default=len(used))
         for tensor in inputs[op]:
@@ -99,6 +99,6 @@ def _needed_from(relaxation: StageRelaxation, stage: Stage, values: Float, used:
     return np.array(needed, dtype=np.int64)
 
 
-def _values(index: Int, values: Float) -> Float:
+def variable_values(index: Int, values: Float) -> Float:
     """Return the values of variables, 0 where there is none."""
     return np.where(index >= 0, values[np.maximum(index, 0)], 0.0)

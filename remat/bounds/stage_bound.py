@@ -136,6 +136,20 @@ def stage_bounds(
         yield search.best
 
 
+def relaxed_solution(
+    problem: Problem, deadline: float | Deadline | None = None, threads: int | None = None
+) -> tuple[StageRelaxation, Float] | None:
+    """Return the linear relaxation with the most events that :func:`stage_bounds` solves with a host, and its solution.
+
+    None if none is solved before the deadline, or if no step exceeds the budget.
+    """
+    search = _Search(problem.relaxed[0], None, Deadline.of(deadline), threads, None)
+    with contextlib.suppress(OverdueError):
+        for _ in search.lazy():
+            pass
+    return search.solution
+
+
 @dataclass(eq=False)
 class _Search:
     """Search for the stage bound, with the best bound so far."""
@@ -155,6 +169,8 @@ class _Search:
         self.above = problem.reference_peak if problem.budget_bytes is None else problem.budget_bytes
         self.peaks = prominent_peaks(self.memory, self.above)
         self.events: list[int] = []
+        self.solution: tuple[StageRelaxation, Float] | None = None
+        """Last linear relaxation with a host, and its solution."""
 
     @property
     def small(self) -> bool:
@@ -193,6 +209,7 @@ class _Search:
             yield from raised
             if found.values is None:
                 return
+            self.solution = relaxation, found.values
             work += n * len(events) ** 2
             over = implied_memory(relaxation, found.values) - self.above + self.problem.constant_bytes
             added = _worst(over, events)

@@ -11,6 +11,9 @@ from remat.modeling import Linear, Model
 from remat.modeling.rows import NONE, Term, rows_from
 from remat.runtime.arrays import Bool, Int
 
+#: Number of rows (17) of an event.
+MOST_TOGETHER = 6
+
 
 @dataclass(frozen=True)
 class _MovingStage(Stage):
@@ -52,7 +55,9 @@ class TransferRelaxation(StageRelaxation):
     (15) for each event ``a``: ``ever[a, o] <= sum of again[j, o]`` and ``more[a, t] <= sum of read[j, t]`` over all
          stages ``j`` after it, ``ever[a, o] >= again[a + 1, o]``, ``ever[a, o] >= ever[a + 1, o]``;
     (16) (3), (4) and (11) for the stage from event ``a`` to the end, with ``ever[a, ·]`` and ``more[a, ·]`` in place of
-         ``again[j, ·]`` and ``read[j, ·]``.
+         ``again[j, ·]`` and ``read[j, ·]``;
+    (17) for each event ``j`` and each ``m`` below 6: the sum of those ``here[j, t]`` where ``m + 1`` times ``size(t)``
+         exceeds what the op of the event leaves of the budget is at most ``m``.
 
     *Proof.* Take any schedule with this order of first computes, and set the variables as described. Set
     ``ever[a, o] = 1`` if ``o`` runs again after event ``a``, and ``more[a, t]`` to the sum of reads, at most 1.
@@ -65,7 +70,8 @@ class TransferRelaxation(StageRelaxation):
     after its inputs have arrived; so what is not there at the event, and not computed since, is read in between.
     (12): a copy is written after the computes of its value; where an event divides its time, ``host`` is the part
     written so far, and the tensor is still on the device. (14): a link does one transfer at a time, and computes do not
-    overlap. (15): by definition. The time of the schedule is the sum of all stages. ∎
+    overlap. (15): by definition. (17): a tensor that is partly here is allocated as a whole, and ``m + 1`` of these do
+    not fit. The time of the schedule is the sum of all stages. ∎
 
     The rows (15) and (16) make the linear relaxation at least as high as with any single one of its events. Without
     them, recomputations by halves in two stages replace a whole one.
@@ -103,7 +109,20 @@ class TransferRelaxation(StageRelaxation):
         assert isinstance(stage, _MovingStage)
         rows = [*self._fetched(stage, before), *self._links(stage)]
         if stage.until < len(self.problem.graph.arrays.cost):
-            rows += [self._remains(stage, before), *self._copies(stage, before)]
+            rows += [self._remains(stage, before), *self._copies(stage, before), *self._whole_tensors(stage)]
+        return rows
+
+    def _whole_tensors(self, stage: Stage) -> list[Linear]:
+        """Return the rows (17)."""
+        arrays = self.problem.graph.arrays
+        room = self._budget - int(arrays.op_bytes[arrays.order[stage.until]])
+        there = np.flatnonzero(stage.here >= 0)
+        size = arrays.size[there]
+        rows = []
+        for most in range(MOST_TOGETHER):
+            large = there[size * (most + 1) > room]
+            if len(large) > most:
+                rows.append(rows_from("whole tensors", (0, stage.here[large], 1), num_rows=1, upper=most))
         return rows
 
     def _fetched(self, stage: Stage, before: Stage | None) -> list[Linear]:

@@ -70,17 +70,22 @@ STAGES = (
     Stage("turns", when=("time-limit",), options={"annealing": 0.6, "lns": 0.2, "bounds": 0.2}),
 )
 
-#: The same where tensors can be moved to a host. Schedules that only recompute come first, so that the result is never
-#: worse; proofs in one memory would not count.
+#: The same where tensors can be moved to a host. Schedules that only recompute come first, few-stages included, so that
+#: the result is never worse than those; the best is the start of transfers. Proofs in one memory would not count. The
+#: first bounds end the solve where a schedule meets them; later turns go to what improves.
 MOVING_STAGES = (
     Stage(BLOCKS, 0.1, seconds_per_op=0.01, when=("training",)),
     Stage("drops", 0.1, seconds_per_op=0.01),
     Stage("greedy", 0.1, seconds=2, max_ops=2_000, when=("no-schedule",)),
+    Stage("transfers", 0.15, seconds_per_op=0.01),
+    Stage("bounds", 0.1, seconds_per_op=0.01),
+    Stage(FEW, 0.3, seconds_per_op=0.02, max_ops=LIMITS[FEW], when=("training",)),
     Stage("transfers", 0.5),
     Stage("bounds", 0.3),
     Stage("timed-intervals", 0.3, max_ops=60, when=("fixed-order", "cp")),
     Stage("bounds", 0.3),
     Stage("transfers", when=("time-limit",), wait=True),
+    Stage("turns", when=("time-limit",), options={"transfers": 0.7, "bounds": 0.3}),
 )
 
 

@@ -11,6 +11,8 @@ from generators import training_graph
 from helpers import ONE, RUN, accepted, judged, options
 from refusals import refused
 
+from remat.backends.highs import Highs
+from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo.transformers import gpt
@@ -18,6 +20,7 @@ from remat.heuristics import HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.transfers import Transfers, TransfersOptions, best_of_layers, move_everything, move_layers
 from remat.heuristics.transfers.kernels import KERNELS
+from remat.heuristics.transfers.relaxed import rounded
 from remat.heuristics.transfers.state import State
 from remat.heuristics.transfers.tables import MOST_FETCHES
 from remat.problem import Problem
@@ -183,6 +186,27 @@ def test_choices_of_a_schedule_give_its_program_again() -> None:
     assert state.take_schedule(schedule)
     state.evaluate()
     assert state.schedule("everything moved") == schedule
+
+
+@pytest.mark.parametrize("time", [1, 9])
+def test_rounded_solution_with_all_events_is_a_schedule_of_least_time(time: int) -> None:
+    """On a chain whose least time moves (short transfers) or recomputes (long ones)."""
+    rate = 10**6 // time
+    problem = Problem(in_us(unit_chain(4)), 3, machine=Machine(rate, rate))
+    relaxation = TransferRelaxation(problem, range(len(problem.graph.ops)))
+    values = Highs().solve(relaxation.build(), ONE).values
+    assert values is not None
+    state = State(problem, problem.machine)
+    state.take(*rounded(relaxation, values, 0.5))
+    assert state.evaluate() == (0, least_time(problem.graph, 3, problem.machine).time)
+
+
+def test_later_run_on_a_problem_goes_on_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, search = network("60%"), Transfers(TransfersOptions(moves=300, prices=(3.0,), leanings=(6.0,)))
+    first = search.run(problem, RUN)
+    monkeypatch.setattr(State, "descend", None)  # would fail
+    again = search.run(problem, HeuristicRun(ONE, first))
+    assert (accepted(problem, again).time or 0) <= (accepted(problem, first).time or 0)
 
 
 def test_same_seed_same_schedule() -> None:

@@ -152,6 +152,21 @@ def test_start_that_moves_tensors_is_kept():
         Incumbents(problem.one_memory).add(start, "greedy")
 
 
+def test_default_method_recomputes_with_few_stages_before_it_moves_more():
+    """Long transfers: recomputations are the best schedule, which every later search keeps."""
+    problem = Problem(chain(13), 6, machine=SLOW)
+    result, alone = solve(problem, stop=12), solve(problem.one_memory, "few-stages", stop=20)
+    names = [step.name for step in result.steps]
+    assert result.proved or names.index("few-stages") < len(names) - 1 - names[::-1].index("transfers")
+    assert result.objective <= alone.objective
+
+
+def test_default_method_ends_where_the_first_bound_is_met():
+    result = solve(Problem(chain(13), 14, machine=Machine(10**7, 10**7)), stop=60)
+    assert result.proved
+    assert {step.name for step in result.steps} <= {"block-checkpointing", "drops", "transfers", "bounds"}
+
+
 def test_target_below_every_cost_is_not_ruled_out():
     """The proof in one memory is that no schedule reaches the target; with a host some do."""
     result = solve(Problem(chain(4), 3, machine=FAST), "retention-intervals", stop=TargetCost(9))

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from remat.bounds.stage_bound import relaxed_solution
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.transfers.kernels import KERNELS
 from remat.heuristics.transfers.references import layers_of, saved
+from remat.heuristics.transfers.relaxed import rounded
 from remat.heuristics.transfers.state import State, Value
 from remat.heuristics.transfers.walks import Annealer
 from remat.problem import Problem
@@ -38,6 +40,8 @@ ROUNDS, ROUND_SHARE = 3, 0.3
 LEAST_SECONDS = 1.0
 #: Share of the time for drops, and seconds between two reports of a walk.
 DROPS_SHARE, SHARE_INTERVAL = 0.15, 1.0
+#: Share of the time for the relaxation, and least parts in its solution that are recomputed or fetched, in turns.
+RELAXED_SHARE, PARTS = 0.15, (0.1, 0.25, 0.5, 0.75)
 #: Factors by which the best price is varied, one after the other.
 FINER = (0.7, 1.4, 0.85, 1.2)
 
@@ -89,6 +93,8 @@ class Transfers(Heuristic):
     options_type = TransfersOptions
     moves: ClassVar[bool] = True
     kernels = (KERNELS, *Drops.kernels)
+    descended: Problem | None = None
+    """Problem of the last run that ended its descents. Later runs on it with a start go on from there."""
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
@@ -96,7 +102,9 @@ class Transfers(Heuristic):
         if not self.prepared(run.deadline):
             return None
         search = _Search(problem, run, self.options)
-        search.go()
+        search.go(again=self.descended is problem and run.start is not None)
+        if search.descended:
+            self.descended = problem
         return search.schedule
 
 
@@ -113,17 +121,22 @@ class _Search:
         self.value = self.state.evaluate()
         self.schedule: Schedule | None = None
         self.rank: tuple[bool, int, int] | None = None
-        self.enough = False
+        self.enough = self.descended = False
+        self.best_price = options.prices[0], options.leanings[0]
+        """Price of link time and leaning of the best descent."""
         self._lock = threading.Lock()
 
-    def go(self) -> None:
-        """Search until time or moves are used up, or no time can be saved."""
+    def go(self, *, again: bool = False) -> None:
+        """Search until time or moves are used up, or no time can be saved; `again`: from the start by annealing."""
         self.offer(self.state.schedule(Transfers.name))
         if self.over:
             return
-        self._given()
-        self._descents()
-        self._layers()
+        self._given(drops=not again)
+        if not again:
+            self._descents()
+            self._relaxed()
+            self._layers()
+            self.descended = not self.call.deadline.expired
         if self.value.excess or not self.over:
             self._anneal()
 
@@ -163,12 +176,12 @@ class _Search:
                 self.offer(state.schedule(Transfers.name))
             return True
 
-    def _given(self) -> None:
+    def _given(self, *, drops: bool) -> None:
         """Consider the start, and drops without moves."""
         starts = [] if self.call.start is None else [self.call.start]
         alone = self.problem.one_memory
         part = self.call.deadline.earlier(DROPS_SHARE * self.call.deadline.remaining)
-        if not self.call.options.from_nothing:
+        if drops and not self.call.options.from_nothing:
             dropped = Drops().run(alone, HeuristicRun(self.call.until(part).options))
             starts += [] if dropped is None else [dropped]
         for schedule in starts:
@@ -184,10 +197,7 @@ class _Search:
             if self.over or (price, leaning) in values:
                 return
             self.state.clear()
-            self.state.descend(price, leaning, self.call.deadline, share=self.options.share)
-            self.state.repair(self.call.deadline)
-            value = values[price, leaning] = self.state.take_back(self.call.deadline)
-            self.consider(self.state, value)
+            values[price, leaning] = self._descend(price, leaning)
 
         first, *others = self.options.leanings
         for price in self.options.prices:
@@ -197,6 +207,29 @@ class _Search:
         for factor in FINER if values else ():
             price, leaning = min(values, key=values.__getitem__)
             attempt(price * factor, leaning)
+        if values:
+            self.best_price = min(values, key=values.__getitem__)
+
+    def _descend(self, price: float, leaning: float) -> Value:
+        """Descend from the choices of the state, and consider what that gives."""
+        deadline = self.call.deadline
+        self.state.descend(price, leaning, deadline, share=self.options.share)
+        self.state.repair(deadline)
+        value = self.state.take_back(deadline)
+        self.consider(self.state, value)
+        return value
+
+    def _relaxed(self) -> None:
+        """Descend from the rounded solution of the relaxation that gives the transfer bound."""
+        if self.over or not self.problem.can_move or self.problem.order is OrderRule.FREE:
+            return
+        part = self.call.deadline.earlier(RELAXED_SHARE * self.call.deadline.remaining)
+        found = relaxed_solution(self.problem, part, 1)
+        for least in PARTS if found is not None else ():
+            if self.over:
+                return
+            self.state.take(*rounded(*found, least))
+            self._descend(*self.best_price)
 
     def _layers(self) -> None:
         """Consider everything moved, and each k-th layer."""
