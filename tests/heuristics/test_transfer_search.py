@@ -191,14 +191,16 @@ def test_choices_of_a_schedule_give_its_program_again() -> None:
 @pytest.mark.parametrize("time", [1, 9])
 def test_rounded_solution_with_all_events_is_a_schedule_of_least_time(time: int) -> None:
     """On a chain whose least time moves (short transfers) or recomputes (long ones)."""
-    rate = 10**6 // time
-    problem = Problem(in_us(unit_chain(4)), 3, machine=Machine(rate, rate))
+    machine = Machine(10**6 // time, 10**6 // time)
+    problem = Problem(in_us(unit_chain(4)), 3, machine=machine)
     relaxation = TransferRelaxation(problem, range(len(problem.graph.ops)))
     values = Highs().solve(relaxation.build(), ONE).values
     assert values is not None
-    state = State(problem, problem.machine)
+    best = least_time(problem.graph, 3, machine)
+    assert best is not None
+    state = State(problem, machine)
     state.take(*rounded(relaxation, values, 0.5))
-    assert state.evaluate() == (0, least_time(problem.graph, 3, problem.machine).time)
+    assert state.evaluate() == (0, best.time)
 
 
 def test_later_run_on_a_problem_goes_on_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

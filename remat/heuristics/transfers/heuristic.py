@@ -73,8 +73,10 @@ class Transfers(Heuristic):
        for the bytes above the budget that they remove, summed over steps. Link time has a price: a high one recomputes
        more. A move counts only for the steps between which both links have had idle time for it, or else costs the time
        that the device waits. Prices are tried in turn and then refined. What proves unnecessary is taken back.
-    2. The best choices of everything moved, each k-th layer moved, drops without moves, and the start compete.
-    3. *Annealing* from the best choices adds, removes and exchanges recomputations and fetches at random, each
+    2. The same descents continue from the *rounded solution* of the relaxation that gives the transfer bound
+       (:func:`.relaxed.rounded`), which decides on all tensors at once.
+    3. The best choices of everything moved, each k-th layer moved, drops without moves, and the start compete.
+    4. *Annealing* from the best choices adds, removes and exchanges recomputations and fetches at random, each
        evaluated exactly. Threads walk apart and share the best choices between rounds.
 
     Where nothing can be moved, it searches for recomputations alone.
@@ -94,7 +96,7 @@ class Transfers(Heuristic):
     moves: ClassVar[bool] = True
     kernels = (KERNELS, *Drops.kernels)
     descended: Problem | None = None
-    """Problem of the last run that ended its descents. Later runs on it with a start go on from there."""
+    """Problem of the last run that ended its descents. Later runs on it anneal from their start."""
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
@@ -225,8 +227,10 @@ class _Search:
             return
         part = self.call.deadline.earlier(RELAXED_SHARE * self.call.deadline.remaining)
         found = relaxed_solution(self.problem, part, 1)
-        for least in PARTS if found is not None else ():
-            if self.over:
+        if found is None:
+            return
+        for least in PARTS:
+            if self.call.deadline.expired:
                 return
             self.state.take(*rounded(*found, least))
             self._descend(*self.best_price)
