@@ -70,9 +70,9 @@ STAGES = (
     Stage("turns", when=("time-limit",), options={"annealing": 0.6, "lns": 0.2, "bounds": 0.2}),
 )
 
-#: The same where tensors can be moved to a host. Schedules that only recompute come first, few-stages included, so that
-#: the result is never worse than those; the best is the start of transfers. Proofs in one memory would not count. The
-#: first bounds end the solve where a schedule meets them; later turns go to what improves.
+#: The same where tensors can be moved to a host. Schedules that only recompute are kept too, those of few-stages
+#: included, and the best schedule starts the next search; proofs in one memory would not count. A short search and the
+#: first bounds come before few-stages, and end the solve where they meet.
 MOVING_STAGES = (
     Stage(BLOCKS, 0.1, seconds_per_op=0.01, when=("training",)),
     Stage("drops", 0.1, seconds_per_op=0.01),
