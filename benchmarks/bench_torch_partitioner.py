@@ -1,0 +1,105 @@
+"""Peak of the allocator over one compiled training step, with Inductor's partitioner and with a schedule.
+
+The ten small networks of ``bench_torch_inductor.py``, on the CPU, each in a process of its own. A schedule within 60 %
+of the peak before fusion splits the graph (:func:`remat.torch.inductor`). Peaks of the allocator are over the whole
+step, workspaces included. Loss and gradients of both must be close: kernels are fused differently.
+
+    python benchmarks/bench_torch_partitioner.py
+    python benchmarks/bench_torch_partitioner.py --times ResNet GPT2
+
+With ``--times`` the C++ compiler optimises, and the table has the processor time of a step; this takes longer.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from bench_torch_inductor import NETWORKS, built
+from torch._inductor import config as inductor_config
+from torch._inductor.utils import fresh_cache
+
+from remat.torch import inductor, profiled_memory
+
+BUDGET = "60%"
+#: Most seconds of the search for each network.
+SECONDS = 10.0
+#: Steps whose least processor time counts.
+STEPS = 10
+
+
+class Step(NamedTuple):
+    """A compiled step: peak in bytes, processor seconds, loss and gradients."""
+
+    peak: int
+    seconds: float
+    results: list[torch.Tensor]
+
+
+def measured(name: str, times: bool, options: dict[str, Any]) -> Step:
+    """Compile a network and return what a step needs."""
+    model, inputs = built(name)
+    model.train()
+    torch._dynamo.reset()
+    # Without optimisation the C++ compiler needs less time; sizes of buffers do not depend on it.
+    with inductor_config.patch({"aot_inductor.debug_compile": not times}):
+        run = torch.compile(model, options=options, dynamic=False)
+        for _ in range(2):
+            model.zero_grad()
+            with profiled_memory() as memory:
+                loss = run(**inputs)
+                loss.backward()
+    assert memory.peak is not None
+    results = [loss.detach(), *(each.grad.clone() for each in model.parameters() if each.grad is not None)]
+    seconds = []
+    for _ in range(STEPS if times else 0):
+        model.zero_grad()
+        begun = time.process_time()
+        run(**inputs).backward()
+        seconds.append(time.process_time() - begun)
+    return Step(memory.peak, min(seconds, default=0.0), results)
+
+
+def row(name: str, times: bool) -> None:
+    """Print one row of the table."""
+    torch.set_num_threads(1)
+    plain = measured(name, times, {})
+    within = inductor(BUDGET, time_limit=SECONDS)
+    ours = measured(name, times, within)
+    for a, b in zip(plain.results, ours.results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+    (report,) = within["custom_partitioner_fn"].reports
+    cells = [
+        name, f"{report.reference_peak:,}", f"{report.predicted_peak:,}", f"{ours.peak:,}",
+        f"{100 * (ours.peak / report.predicted_peak - 1):+.1f} %", f"{plain.peak:,}",
+        f"{100 * (ours.peak / plain.peak - 1):+.1f} %", f"{report.overhead:+.1f} %",
+    ]  # fmt: skip
+    if times:
+        cells.append(f"{100 * (ours.seconds / plain.seconds - 1):+.0f} %")
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    if not find_spec("transformers"):
+        print("transformers is not installed")
+        return 0
+    times = "--times" in arguments
+    names = [each for each in arguments if each != "--times"] or list(NETWORKS)
+    columns = [
+        "training step", "before fusion", "predicted", "measured", "difference", "plain `torch.compile`", "saved",
+        "extra cost predicted",
+    ] + ["processor time"] * times  # fmt: skip
+    print("|" + "|".join(f" {each} " for each in columns) + "|\n" + "|---" * len(columns) + "|", flush=True)
+    # One cache for all: each folder of a cache needs a precompiled header of its own.
+    with fresh_cache(), multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        pool.map(partial(row, times=times), names, chunksize=1)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
