@@ -59,7 +59,8 @@ def with_operators(parts: Split) -> tuple[fx.GraphModule, fx.GraphModule]:
     """
     forward, backward = parts.forward.graph, parts.backward.graph
     output = forward.output_node()
-    results, saved = output.args[0][: -len(parts.saved)], output.args[0][-len(parts.saved) :]
+    count = len(parts.forward_results)
+    results, saved = output.args[0][:count], output.args[0][count:]
     origins: dict[fx.Node, Any] = {}
     current = _replace(forward, origins)
     places = backward.find_nodes(op="placeholder")[: len(saved)]
