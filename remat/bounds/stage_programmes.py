@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -86,7 +85,8 @@ class StageProgrammes:
 
     def relax(self, model: Model, call: SolveOptions, enough: int | None = None) -> Tightened:
         """Add path cuts to a model, until its linear relaxation reaches a cost, and raise :attr:`value` to that."""
-        found = tightened(self.relaxation, model, call, None if enough is None else self._units(enough))
+        cost = None if enough is None else (enough - self.base) / self.relaxation.unit
+        found = tightened(self.relaxation, model, call, cost)
         self.infeasible |= found.linear.infeasible
         self._raise(found.linear.bound, None)
         return found
@@ -100,7 +100,7 @@ class StageProgrammes:
         """
         model = found if isinstance(found, Model) else found.lean
         if enough is not None and isinstance(found, Tightened) and not found.linear.infeasible:
-            model = cheaper_than(found.full, found.linear, math.floor(self._units(enough - 1)), model)
+            model = cheaper_than(found.full, found.linear, (enough - 1 - self.base) // self.relaxation.unit, model)
         seconds = call.deadline.remaining
         raw = backend.solve(model, call)
         if raw.status is not Status.OPTIMAL and raw.values is None:
@@ -113,9 +113,6 @@ class StageProgrammes:
         else:
             self.value, self.solved = max(self.value, enough), True
         return None, True
-
-    def _units(self, cost: int) -> float:
-        return (cost - self.base) / self.relaxation.unit
 
     def _raise(self, extra: float | None, enough: int | None) -> None:
         if extra is None:

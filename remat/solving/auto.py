@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 from remat.schedule.certificate import overhead_text
 from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, LOWER, ROTOR
-from remat.solving.method import FormulationMethod, Method, known_methods, make_method, method_class
+from remat.solving.method import FormulationMethod, Method, make_method, method_class
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.portfolio import CONDITIONS, EXHAUSTIVE_OPS, LOADING, WAIT_SHARE, Policy, Stage
 from remat.solving.session import NOT_COUNTED, NOT_MOVED, Session
@@ -187,19 +187,15 @@ class LeastCostSearch(Policy):
         self.skipped_order: Stage | None = None
         """Stage of the search for an order, while its code is being compiled."""
 
-    def run(self, stages: Sequence[Stage] | None = None) -> None:
+    def run(self, stages: tuple[Stage, ...] | None = None) -> None:
         """Run the stages, by default those of the objective, until the session is decided or time is up."""
         if stages is None:
-            stages = [each for each in MOVING_STAGES if self.knows(each)] if self.problem.can_move else STAGES
+            stages = MOVING_STAGES if self.problem.can_move else STAGES
         self.compile(stages)
         try:
             self.follow(stages)
         finally:
             self.note_waiting()
-
-    def knows(self, stage: Stage) -> bool:
-        """Return True if the method of a stage is a step or registered."""
-        return stage.method in self.steps or stage.method.partition("/")[0] in known_methods()
 
     def try_again(self) -> None:
         super().try_again()

@@ -192,10 +192,7 @@ def relax(
         """Pass the model and solve it, in the solver's thread: passing a large model takes seconds."""
         pass_model(highspy, solver, matrix, np.zeros_like(matrix.integral), lowered.source.name)
         if start is not None and start.basis is not None:
-            start.basis.row_status = [
-                *start.basis.row_status, *[highspy.HighsBasisStatus.kBasic] * (len(duals) - len(start.basis.row_status))
-            ]  # fmt: skip
-            solver.setBasis(start.basis)
+            solver.setBasis(_with_more_rows(highspy, start.basis, len(duals)))
         _limit(solver, options)
         if not options.deadline.expired:
             solver.run()
@@ -231,6 +228,14 @@ def relax(
         bound, infeasible, objective, stop, duals, values, lowered, build_seconds, time.monotonic() - began, versions,
         basis,
     )  # fmt: skip
+
+
+def _with_more_rows(highspy: Any, basis: Any, count: int) -> Any:
+    """Return a basis for `count` rows, in which those that are new are basic."""
+    longer = highspy.HighsBasis()
+    longer.valid, longer.col_status, rows = True, basis.col_status, basis.row_status
+    longer.row_status = [*rows, *[highspy.HighsBasisStatus.kBasic] * (count - len(rows))]
+    return longer
 
 
 def _within_bounds(values: Any, matrix: Matrix, count: int) -> Float | None:

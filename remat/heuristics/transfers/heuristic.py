@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
-from remat.bounds.stage_bound import relaxed_solution
+from remat.bounds.transfer_search import relaxed_solution
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.transfers.kernels import KERNELS
