@@ -113,12 +113,14 @@ class Reporter:
         while not self._done.wait(min(0.1, self._interval / 10)):
             now = time.monotonic()
             wait = self._interval / 10 if self._pending else self._interval
-            if now - self._printed >= wait and (line := self._line()) is not None:
-                self._printed, self._pending = now, False
-                try:
+            if now - self._printed < wait:
+                continue
+            try:
+                if (line := self._line()) is not None:
+                    self._printed, self._pending = now, False
                     print(line, file=self._stream, flush=True)
-                except (OSError, ValueError):  # a closed log must not end a solve
-                    return
+            except (OSError, ValueError):  # a closed log has no width and takes no line, and must not end a solve
+                return
 
 
 def fitted(parts: Sequence[str], stream: TextIO, *, labelled: bool = False) -> str:
