@@ -129,6 +129,28 @@ def test_calls_are_alike_only_if_their_ops_are() -> None:
     assert kinds[1] == kinds[3] == kinds[5] and len({kinds[0], *kinds[1:3], kinds[4]}) == 4
 
 
+class Hooked(Block):
+    """Block whose backward pass does more than its ops say: a hook on a node of autograd doubles gradients."""
+
+    def forward(self, x: Any, mask: Any = None, scale: float = 1.0) -> Any:
+        y = super().forward(x, mask, scale)
+        if self.number == 1:
+            y.grad_fn.register_hook(lambda given, _: tuple(None if each is None else 2 * each for each in given))
+        return y
+
+
+def test_hooks_on_autograd_nodes_are_part_of_a_call() -> None:
+    torch.manual_seed(0)
+    plain, data = Model(count=3), batch()
+    plain.layers = nn.ModuleList(Hooked(16, number) for number in range(3))
+    model = copy.deepcopy(plain)
+    calls = record_calls(FakeWorld.of(model, data, {}), find_blocks(model))
+    assert calls[0].kind == calls[2].kind != calls[1].kind
+    found = rematerialize_blocks(model, "75%", data, **QUICK)
+    assert_equal(step(model, model, data), step(plain, plain, data))
+    assert found.report.recomputations
+
+
 def test_budget_below_the_least_names_it() -> None:
     model, data = made(), batch()
     with refused("problem.blocks-budget", culprit="Model") as caught:

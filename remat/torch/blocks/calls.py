@@ -101,8 +101,9 @@ class _Recorded:
             for leaf in self._mode.faked(given)
         ]
         args, kwargs = pytree.tree_unflatten(leaves, spec)
-        with _Ops(self._block, leaves) as ops, _hooks_set() as hooks:
-            returned = self._forward(*args, **kwargs)
+        with _Ops(self._block, leaves) as ops:
+            with _possible_hooks() as hooks:
+                returned = self._forward(*args, **kwargs)
             outputs, out_spec = pytree.tree_flatten(returned)
             roots = differentiable(outputs)
             if roots:
@@ -137,10 +138,12 @@ class _Recorded:
 
 
 @contextmanager
-def _hooks_set() -> Iterator[list[Any]]:
-    """Collect the hooks that run in a backward pass, of tensors or of saved tensors."""
+def _possible_hooks() -> Iterator[list[Any]]:
+    """Collect hooks that run in a backward pass: of tensors, of saved tensors, and possibly of autograd nodes.
+
+    PyTorch does not list the hooks of a node. They are set on ``grad_fn``, so each read of it counts.
+    """
     found: list[Any] = []
-    places = (torch.Tensor, "register_hook"), (torch.autograd.graph.saved_tensors_hooks, "__enter__")
 
     def noting(function: Any) -> Any:
         def noted(self: Any, *args: Any) -> Any:
@@ -149,9 +152,12 @@ def _hooks_set() -> Iterator[list[Any]]:
 
         return noted
 
+    grad_fn = property(noting(torch.Tensor.grad_fn.__get__))
+    places = (torch.Tensor, "register_hook"), (torch.autograd.graph.saved_tensors_hooks, "__enter__")
     with ExitStack() as stack:
         for owner, name in places:
             stack.enter_context(patch.object(owner, name, noting(getattr(owner, name))))
+        stack.enter_context(patch.object(torch.Tensor, "grad_fn", grad_fn))
         yield found
 
 
