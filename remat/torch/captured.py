@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -12,6 +12,7 @@ import torch
 
 from remat.errors import CaptureError
 from remat.graphs import ComputeGraph
+from remat.torch.private import pytree
 
 
 class Layout(NamedTuple):
@@ -189,6 +190,23 @@ class Captured(Traced):
     def results_of(self, kind: str) -> tuple[ResultValue, ...]:
         """Return the results of one kind, in order."""
         return tuple(each for each in self.results if each.kind == kind)
+
+    def homes_of(self, *kinds: str) -> frozenset[str]:
+        """Return the tensors in which results of these kinds live."""
+        return frozenset(
+            home
+            for each in self.results
+            if each.kind in kinds and each.node is not None
+            for home in self.homes[each.node]
+            if home is not None
+        )
+
+    def placed(self) -> Iterator[tuple[str, Any]]:
+        """Yield the tensor of the graph and the fake value, for each value of a node that lives in a tensor."""
+        for node, homes in self.homes.items():
+            for home, value in zip(homes, pytree.tree_leaves(node.meta.get("val")), strict=False):
+                if home is not None:
+                    yield home, value
 
     @property
     def random_ops(self) -> Sequence[str]:

@@ -9,7 +9,6 @@ import torch
 
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured
-from remat.torch.private import pytree
 from remat.torch.transfers.host_memory import HostMemory, HostSpace
 from remat.torch.transfers.host_plan import HostPlan
 
@@ -22,12 +21,7 @@ def host_memory(captured: Captured, plan: HostPlan, *, full_duplex: bool) -> Hos
     if not plan.offsets:
         return None
     moved = {name for kind, name in plan.schedule.steps() if kind == "offload"}
-    devices = {
-        value.device
-        for node, homes in captured.homes.items()
-        for home, value in zip(homes, pytree.tree_leaves(node.meta.get("val")), strict=False)
-        if home in moved and isinstance(value, torch.Tensor)
-    }
+    devices = {value.device for home, value in captured.placed() if home in moved and isinstance(value, torch.Tensor)}
     if len(devices) != 1:
         names = ", ".join(sorted(map(str, devices)))
         raise ExecutionError(f"the schedule moves tensors of several devices to the host, not of one: {names}")

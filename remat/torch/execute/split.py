@@ -256,13 +256,7 @@ def _check_random_order(captured: Captured, schedule: Schedule) -> None:
 
 def handed_out(captured: Captured) -> frozenset[str]:
     """Return the tensors of results of the forward pass, which its caller holds from its end on."""
-    return frozenset(
-        home
-        for each in captured.results
-        if each.kind != "gradient" and each.node is not None
-        for home in captured.homes[each.node]
-        if home is not None
-    )
+    return captured.homes_of("output", "mutation")
 
 
 def _check_handed_out(captured: Captured, schedule: Schedule) -> None:

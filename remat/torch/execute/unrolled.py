@@ -121,7 +121,7 @@ class _Writer:
         self._waiting: list[fx.Node] = []  # freed before the next node
         self._derived: dict[tuple[fx.Node, tuple[fx.Node, ...]], fx.Node] = {}
         self._states: dict[str, fx.Node] = {}
-        self._handed_out: set[str | None] = set()
+        self._handed_out = frozenset[str | None]()
         self._copies: dict[str, tuple[fx.Node, list[Value]]] = {}  # on the host, and the values in each
         self._unsettled: set[str] = set()  # live tensors whose copy may not be complete
         self._arriving: dict[str, fx.Node] = {}  # fetched tensors that no op has waited for
@@ -226,8 +226,7 @@ class _Writer:
         run = Run(step, BEGIN_BACKWARD, 0)
         self.made.begin = begin = self._add(begin_backward, tuple(known), {}, BEGIN_BACKWARD, {}, run=run)
         if self.apart:
-            homes = {home for node in given if node is not None for home in self.captured.homes[node]}
-            self._handed_out = homes - {None}
+            self._handed_out = self.captured.homes_of(*self._handed_kinds)
         for place, each in enumerate(self.captured.inputs_of("tangent")):
             self._hold((each.node, 0), self._add(operator.getitem, (begin, place), {}, each.node.name, each.node.meta))
         self._derived.clear()  # views of the forward pass end here

@@ -135,12 +135,7 @@ class CapturedRegions:
     def problem(self, budget: str | int | float | None) -> Problem:
         """Return the problem: fixed order; ops with the module's outputs run once, unless they cannot be saved."""
         captured = self.captured
-        homes = {
-            home
-            for each in captured.results_of("output")
-            if each.node is not None
-            for home in captured.homes[each.node]
-        }
+        homes = captured.homes_of("output")
         locked = {op for region in self.regions for op in region.unsavable}
         once = {op.name: 1 for op in captured.graph.ops if homes.intersection(op.outputs) and op.name not in locked}
         return Problem(captured.graph, budget, OrderRule.FIXED, once or None)

@@ -84,15 +84,15 @@ def _repeats(node: fx.Node) -> bool:
 
 def _movable(captured: Captured) -> Iterator[str]:
     """Yield the tensors that torchtitan can move: contiguous, not small, the value of a node of the forward pass."""
-    results = {home for each in captured.results if each.node is not None for home in captured.homes[each.node]}
+    results = captured.homes_of("output", "gradient")
     for node in captured.module.graph.nodes:
         homes, value = captured.homes.get(node, ()), node.meta.get("val")
         owner = node.args[0] if node.target is operator.getitem else node
         if (
-            is_tagged(node) and len(homes) == 1 and homes[0] not in results and isinstance(value, torch.Tensor)
-            and captured.op_of(owner) is not None and value.is_contiguous() and value.nbytes >= SMALLEST_MOVE
+            is_tagged(node) and len(homes) == 1 and homes[0] is not None and homes[0] not in results
+            and captured.op_of(owner) is not None and isinstance(value, torch.Tensor) and value.is_contiguous()
+            and value.nbytes >= SMALLEST_MOVE
         ):  # fmt: skip
-            assert homes[0] is not None
             yield homes[0]
 
 

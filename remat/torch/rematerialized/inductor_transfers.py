@@ -29,11 +29,9 @@ def movable(captured: Captured) -> Captured:
     """
     values: dict[str, Any] = {}
     counts = Counter[str]()
-    for node, homes in captured.homes.items():
-        for home, value in zip(homes, private.pytree.tree_leaves(node.meta.get("val")), strict=False):
-            if home is not None:
-                values[home] = value
-                counts[home] += 1
+    for home, value in captured.placed():
+        values[home] = value
+        counts[home] += 1
     graph = captured.graph
     if not any(isinstance(each, torch.Tensor) and has_link(each.device) for each in values.values()):
         raise ExecutionError(

@@ -264,12 +264,7 @@ def _solved(
 
 def step_problem(captured: Captured, settings: Settings) -> Problem:
     """Return the problem: fixed order, since random ops draw in turn; ops with the module's outputs run once."""
-    homes = {
-        home
-        for each in captured.results
-        if each.kind == "output" and each.node is not None
-        for home in captured.homes[each.node]
-    }
+    homes = captured.homes_of("output")
     once = {op.name: 1 for op in captured.graph.ops if homes.intersection(op.outputs)}
     return Problem(
         captured.graph, settings.budget, OrderRule.FIXED, once or None,
