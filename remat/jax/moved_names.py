@@ -11,6 +11,7 @@ from remat.graphs import ComputeGraph
 from remat.jax.saved_names import SavedNames
 from remat.runtime.deadline import Deadline
 from remat.schedule import Certificate, Schedule
+from remat.schedule.saved_sets import with_moves
 
 #: Most names whose choices are all tried: 729 of them.
 MOST_EXACT = 6
@@ -40,7 +41,10 @@ class MovedNames:
         """Return the schedule of a choice; `computes`: ops in JAX's order, by default those of :class:`SavedNames`."""
         if computes is None:
             computes = self.sets.schedule(choice.saved | choice.moved).computes()
-        return with_moves(self.problem.graph, computes, self.sets.tensors(choice.moved))
+        graph = self.problem.graph
+        return with_moves(
+            graph, computes, _moves(graph, computes, self.sets.tensors(choice.moved)), source="jax.checkpoint"
+        )
 
     def _certificate(self, choice: Choice) -> Certificate:
         return self.problem.validate(self.schedule(choice))
@@ -104,10 +108,10 @@ class MovedNames:
                     yield each
 
 
-def with_moves(graph: ComputeGraph, computes: Sequence[str], moved: frozenset[str]) -> Schedule:
-    """Return computes with moves: tensors are written right after their first compute, and read back at their next use.
+def _moves(graph: ComputeGraph, computes: Sequence[str], moved: frozenset[str]) -> dict[str, tuple[int, int]]:
+    """Return the positions of the first compute of each moved tensor, and of its first use in the backward pass.
 
-    That is their first use in the backward pass. A tensor that the backward pass recomputes first does not move.
+    A tensor that the backward pass recomputes first does not move.
     """
     ops = [graph.ops[graph.op_index[name]] for name in computes]
     written: dict[str, int] = {}
@@ -120,15 +124,8 @@ def with_moves(graph: ComputeGraph, computes: Sequence[str], moved: frozenset[st
         if begun:
             for tensor in moved.intersection((*op.inputs, *op.outputs)):
                 first_use.setdefault(tensor, place)
-    out: dict[int, list[str]] = {}
-    back: dict[int, list[str]] = {}
-    for tensor, place in sorted(first_use.items()):
-        if tensor in ops[place].inputs and written[tensor] < place:
-            out.setdefault(written[tensor], []).append(tensor)
-            back.setdefault(place, []).append(tensor)
-    steps: list[tuple[str, str]] = []
-    for place, name in enumerate(computes):
-        steps += [("fetch", tensor) for tensor in back.get(place, ())]
-        steps.append(("compute", name))
-        steps += [("offload", tensor) for tensor in out.get(place, ())]
-    return Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest, source="jax.checkpoint")
+    return {
+        tensor: (written[tensor], place)
+        for tensor, place in first_use.items()
+        if tensor in ops[place].inputs and written[tensor] < place
+    }

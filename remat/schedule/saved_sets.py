@@ -1,8 +1,8 @@
-"""Schedules of saved sets: the forward pass keeps a set of tensors; the backward pass recomputes others once."""
+"""Schedules of saved sets: the forward pass keeps or moves some tensors; the backward pass recomputes others once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -93,3 +93,32 @@ def schedule_of_saved(
         done.update(run)
         computes.extend(run)
     return Schedule.of_computes(graph, computes, source=source)
+
+
+def with_moves(
+    graph: ComputeGraph, computes: Sequence[str], moves: Mapping[str, tuple[int, int]], *, source: str
+) -> Schedule:
+    """Return computes, with moves of tensors to the host and back between them.
+
+    `moves`: for each tensor, the positions in `computes` after which it is written, and before which it is read back.
+
+    Examples
+    --------
+    >>> from remat.graphs import GraphBuilder
+    >>> b = GraphBuilder("step")
+    >>> _ = b.op("f", size=4), b.op("g", inputs=["f"], size=4), b.op("h", inputs=["f", "g"], size=4)
+    >>> schedule = with_moves(b.build(), ["f", "g", "h"], {"f": (1, 2)}, source="example")
+    >>> [" ".join(step) for step in schedule.steps()]
+    ['compute f', 'compute g', 'offload f', 'fetch f', 'compute h']
+    """
+    out: dict[int, list[str]] = {}
+    back: dict[int, list[str]] = {}
+    for tensor, (written, read) in sorted(moves.items()):
+        out.setdefault(written, []).append(tensor)
+        back.setdefault(read, []).append(tensor)
+    steps: list[tuple[str, str]] = []
+    for place, name in enumerate(computes):
+        steps += [("fetch", tensor) for tensor in back.get(place, ())]
+        steps.append(("compute", name))
+        steps += [("offload", tensor) for tensor in out.get(place, ())]
+    return Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest, source=source)

@@ -14,7 +14,8 @@ from remat.errors import CaptureError
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.schedule import Certificate, Schedule, simulate, with_frees
-from remat.schedule.saved_sets import first_backward_place, schedule_of_saved
+from remat.schedule.machine import on_device
+from remat.schedule.saved_sets import first_backward_place, schedule_of_saved, with_moves
 from remat.torch.capture.lowering import is_random, lower
 from remat.torch.captured import Captured, Input, ResultValue, Traced
 from remat.torch.costs import CostModel
@@ -130,26 +131,18 @@ class Tags:
         if not self.moved:
             return plain
         computes = plain.computes()
-        first = next(i for i, name in enumerate(computes) if graph.ops[graph.op_index[name]].phase == "backward")
-        middle = min(first, first_backward_place(graph))
+        middle = first_backward_place(graph)
         uses: dict[str, list[int]] = {}
         for place, name in enumerate(computes):
             op = graph.ops[graph.op_index[name]]
             for tensor in self.moved.intersection((*op.inputs, *op.outputs)):
                 uses.setdefault(tensor, []).append(place)
-        out: dict[int, list[str]] = {}
-        back: dict[int, list[str]] = {}
-        for tensor, places in sorted(uses.items()):
-            later = [place for place in places if place >= middle]
-            if later and places[0] < middle:
-                out.setdefault(max(place for place in places if place < middle), []).append(tensor)
-                back.setdefault(later[0], []).append(tensor)
-        steps: list[tuple[str, str]] = []
-        for place, name in enumerate(computes):
-            steps += [("fetch", tensor) for tensor in back.get(place, ())]
-            steps.append(("compute", name))
-            steps += [("offload", tensor) for tensor in out.get(place, ())]
-        return Schedule.from_steps(steps, graph=graph.name, graph_digest=graph.digest, source="tags")
+        moves: dict[str, tuple[int, int]] = {}
+        for tensor, places in uses.items():
+            earlier = [place for place in places if place < middle]
+            if 0 < len(earlier) < len(places):
+                moves[tensor] = earlier[-1], places[len(earlier)]
+        return with_moves(graph, computes, moves, source="tags")
 
     def apply(self, gm: fx.GraphModule, captured: Captured) -> None:
         """Set ``meta["recompute"]`` of the nodes of the forward pass, views and items of tuples included."""
@@ -198,6 +191,7 @@ def fitted(problem: Problem, tags: Tags, deadline: Deadline) -> tuple[Tags, Cert
 
     now = judged(tags)
     writer = {tensor: op.name for op in problem.graph.ops for tensor in op.outputs}
+    stay = on_device(problem.graph)
     while not now.accepted and not deadline.expired:
         held = [name for name, _ in now.live_at_peak if writer.get(name) in tags.saved and name not in tags.moved]
         tried = []
@@ -205,7 +199,7 @@ def fitted(problem: Problem, tags: Tags, deadline: Deadline) -> tuple[Tags, Cert
             op = problem.graph.ops[problem.graph.op_index[writer[name]]]
             if op.recomputable:
                 tried.append(replace(tags, saved=tags.saved - {op.name}, moved=tags.moved - set(op.outputs)))
-            if problem.can_move and name not in problem.graph.meta.get("on_device", ()):
+            if problem.can_move and name not in stay:
                 tried.append(replace(tags, moved=tags.moved | {name}))
         found = [(judged(each), each) for each in tried]
         better = [pair for pair in found if pair[0].accepted or pair[0].peak < now.peak]
