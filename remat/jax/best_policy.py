@@ -67,7 +67,8 @@ class PolicyReport(StepReport):
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values, as ``str`` shows them."""
         regions = f"{self.regions} checkpointed regions" if self.regions else "the whole function is one region"
-        how = "all sets tried" if self.exact else "by a search"
+        tried = "sets" if self.certificate.rules.machine is None else "choices"
+        how = f"all {tried} tried" if self.exact else "by a search"
         rows = [
             *self.opening_rows("function", regions),
             *self.budget_rows("parameters, other arguments and constants"),
@@ -75,10 +76,8 @@ class PolicyReport(StepReport):
             ("recomputes", ", ".join(self.recomputed) or "no name"),
             *([("offloads", ", ".join(self.offloaded))] if self.offloaded else []),
             self.saved_row(),
+            *self.best_known_rows(),
         ]
-        if self.result is not None and self.result.certificate is not None:
-            best = self.result.certificate
-            rows.append(("best known", f"{best.overhead or 0:.4g} % extra cost, peak {best.peak:,} bytes"))
         if self.gap is not None:
             verb = "costs" if self.certificate.rules.machine is None else "takes"
             rows.append(("distance", f"no schedule of the scope {verb} over {100 * self.gap:.4g} % less"))

@@ -107,6 +107,13 @@ class StepReport(ABC):
         """Return the row of the values between the passes."""
         return "saved", f"{self.saved_bytes:,} bytes from forward to backward pass"
 
+    def best_known_rows(self) -> list[tuple[str, str]]:
+        """Return the row of the best schedule that `result` has; none without one."""
+        best = None if self.result is None else self.result.certificate
+        if best is None:
+            return []
+        return [("best known", f"{best.overhead or 0:.4g} % extra cost, peak {best.peak:,} bytes")]
+
     def closing_rows(self) -> list[tuple[str, str]]:
         """Return the rows of cost, search, certificate and times."""
         rows = [

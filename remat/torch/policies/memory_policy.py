@@ -44,16 +44,12 @@ class MemoryPolicyReport(StepReport):
 
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values, as ``str`` shows them."""
-        rows = [
+        return [
             *self.opening_rows("graph", "tags"),
             *self.budget_rows("parameters and inputs"),
             ("tags", f"{self.saved:,} ops saved, {self.recomputed:,} recomputed, {self.moved:,} tensors to the host"),
-            self.saved_row(),
-        ]
-        if self.result is not None and self.result.certificate is not None:
-            best = self.result.certificate
-            rows.append(("best known", f"{best.overhead or 0:.4g} % extra cost, peak {best.peak:,} bytes"))
-        return [*rows, *self.closing_rows()]
+            self.saved_row(), *self.best_known_rows(), *self.closing_rows(),
+        ]  # fmt: skip
 
 
 def memory_policy(
