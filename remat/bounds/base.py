@@ -121,7 +121,12 @@ def whole_units(bound: float) -> int:
     >>> whole_units(2.4), whole_units(3.0000004)
     (3, 3)
     """
-    return math.ceil(bound - 1e-6 - 1e-9 * abs(bound))
+    return math.ceil(without_tolerance(bound))
+
+
+def without_tolerance(bound: float) -> float:
+    """Subtract the solver's tolerance from its bound."""
+    return bound - 1e-6 - 1e-9 * abs(bound)
 
 
 def cost_unit(problem: Problem) -> int:

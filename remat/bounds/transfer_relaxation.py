@@ -15,6 +15,11 @@ from remat.runtime.arrays import Bool, Int
 MOST_TOGETHER = 6
 
 
+#: Largest coefficient of the objective, since HiGHS fails on much larger ones: longer times are rounded down to
+#: multiples of a unit.
+LARGEST = 10**6
+
+
 @dataclass(frozen=True)
 class _MovingStage(Stage):
     """A stage with the variables ``host`` and ``write`` of each tensor, −1 where there is none, and ``stall``."""
@@ -87,8 +92,8 @@ class TransferRelaxation(StageRelaxation):
         self._write, self._read = (np.array([time or 0 for time in some], dtype=np.int64) for some in times)
         self._whole = arrays.producers.highest(arrays.position, -1)
         self._moves = linked & self.own
-        self.unit = 1  # stalls take any time
         self._span = max(1, *(int(times.max()) for times in (arrays.cost, self._write, self._read)))
+        self.unit = max(1, self._span // LARGEST)
 
     def _variables(self, model: Model, since: int, until: int) -> Stage:
         plain = super()._variables(model, since, until)
@@ -208,7 +213,7 @@ class TransferRelaxation(StageRelaxation):
     def _costs(self, model: Model, stages: list[Stage]) -> tuple[Int, Int]:
         index, cost = super()._costs(model, stages)
         stalls = [stage.stall for stage in stages if isinstance(stage, _MovingStage)]
-        return np.append(index, stalls), np.append(cost, np.full(len(stalls), self._span))
+        return np.append(index, stalls), np.append(cost, np.full(len(stalls), self._span // self.unit))
 
 
 def _parts(model: Model, name: str, where: Bool) -> Int:

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from remat.backends.highs import Highs
-from remat.bounds.base import Bound, Measure, whole_units
+from remat.bounds.base import Bound, Measure, without_tolerance
 from remat.bounds.bound_search import MOST_WORK, PATIENCE, BoundSearch
 from remat.bounds.implied_memory import implied_memory
 from remat.bounds.peak_bounds import step_memory
@@ -92,7 +92,7 @@ class TransferSearch(BoundSearch):
                 return
             raised: list[Bound] = []
             if found.bound is not None:
-                raised = list(self._better(relaxation, math.ceil(found.bound), found.versions))
+                raised = list(self._better(relaxation, found.bound, found.versions))
             if raised or not self.events:
                 self.events = events
             failed = 0 if raised else failed + 1
@@ -128,7 +128,6 @@ class TransferSearch(BoundSearch):
                 seconds = PATIENCE
             call = SolveOptions(self.clock.earlier(seconds), self.threads)
             relaxation = TransferRelaxation(self.problem, events)
-            base, unit = self.best.base_cost, relaxation.unit
             try:
                 model = self._built(relaxation, call.deadline)
                 linear = None if self.enough is None else Highs().relax(model, call)
@@ -138,21 +137,22 @@ class TransferSearch(BoundSearch):
                 if linear.infeasible:
                     yield self.infeasible(linear.versions)
                     return
-                model = cheaper_than(model, linear, (self.enough - 1 - base) // unit)
+                model = cheaper_than(model, linear, (self.enough - 1 - self.best.base_cost) / relaxation.unit)
                 if call.deadline.expired:
                     continue
             result = Highs().solve(model, call)
             if result.status is Status.INFEASIBLE and self.enough is None:
                 yield self.infeasible(result.versions)
                 return
-            extra = None if result.bound is None else whole_units(result.bound)
             if result.status is Status.INFEASIBLE and self.enough is not None:
-                extra = -(-(self.enough - base) // unit)
-            if extra is not None:
-                yield from self._better(relaxation, extra, result.versions)
+                yield from self.raised(self.enough, result.versions)
+            elif result.bound is not None:
+                yield from self._better(relaxation, without_tolerance(result.bound), result.versions)
 
-    def _better(self, relaxation: TransferRelaxation, extra: int, versions: object) -> Iterator[Bound]:
-        return self.raised(self.best.base_cost + relaxation.unit * max(0, extra), versions)
+    def _better(self, relaxation: TransferRelaxation, bound: float, versions: object) -> Iterator[Bound]:
+        """Yield a bound on the objective of a relaxation if it is better; in units of 1 it is rounded up."""
+        units = math.ceil(bound) if relaxation.unit == 1 else math.floor(bound)
+        return self.raised(self.best.base_cost + relaxation.unit * max(0, units), versions)
 
 
 def _worst(over: Float, events: list[int]) -> list[int]:
