@@ -220,15 +220,16 @@ def best_policy(
     machine = host_machine(options.get("offload"), options.get("machine"))
     problem = Problem(plain.captured.graph, budget, OrderRule.FIXED, machine=machine)
     sets = SavedNames(named.captured, problem)
-    choice, exact = _choice(sets, Deadline.after(time_limit))
+    choices = None if machine is None else MovedNames(sets)
+    choice, exact = _choice(sets, choices, Deadline.after(time_limit))
     if choice is None:
-        raise _refusal(problem, sets, program.regions)
+        raise _refusal(sets, program.regions) if choices is None else _refusal_with_host(choices)
     chosen = choice.saved | choice.moved
     names = tuple(name for name in program.names if name in chosen)
     final = step_under(jax.checkpoint_policies.save_only_these_names(*names))
     schedule = final.captured.schedule_on(plain.captured)
-    if choice.moved:
-        schedule = MovedNames(sets).schedule(choice, schedule.computes())
+    if choices is not None and choice.moved:
+        schedule = choices.schedule(choice, schedule.computes())
     certificate = problem.validate(schedule)
     if not certificate.accepted:
         raise ProblemError(f"the trace of {label} with {', '.join(names) or 'no name'} saved: {certificate.first}")
@@ -252,18 +253,17 @@ def best_policy(
     return NamedPolicy(report, schedule)
 
 
-def _choice(sets: SavedNames, deadline: Deadline) -> tuple[Choice | None, bool]:
-    """Return the best choice for the names, or None, and True if all were tried."""
-    if sets.problem.machine is not None:
-        return MovedNames(sets).best(deadline)
+def _choice(sets: SavedNames, choices: MovedNames | None, deadline: Deadline) -> tuple[Choice | None, bool]:
+    """Return the best choice for the names, or None, and True if all were tried; `choices`: with a machine."""
+    if choices is not None:
+        return choices.best(deadline)
     chosen, exact = sets.best(deadline)
     return None if chosen is None else Choice(chosen), exact
 
 
-def _refusal(problem: Problem, sets: SavedNames, regions: int) -> ProblemError:
+def _refusal(sets: SavedNames, regions: int) -> ProblemError:
     """Return the error for a budget that no set of names keeps."""
-    if problem.machine is not None:
-        return _refusal_with_host(problem, MovedNames(sets))
+    problem = sets.problem
     least, names = sets.least()
     advice = (
         "checkpoint smaller parts, or use rematerialize, which needs no names"
@@ -278,8 +278,9 @@ def _refusal(problem: Problem, sets: SavedNames, regions: int) -> ProblemError:
     )
 
 
-def _refusal_with_host(problem: Problem, choices: MovedNames) -> ProblemError:
+def _refusal_with_host(choices: MovedNames) -> ProblemError:
     """Return the error for a budget and a host that no choice keeps."""
+    problem = choices.problem
     least, choice = choices.least()
     saved, moved = (", ".join(sorted(each)) or "nothing" for each in choice)
     return ProblemError(

@@ -42,9 +42,8 @@ class MovedNames:
         if computes is None:
             computes = self.sets.schedule(choice.saved | choice.moved).computes()
         graph = self.problem.graph
-        return with_moves(
-            graph, computes, _moves(graph, computes, self.sets.tensors(choice.moved)), source="jax.checkpoint"
-        )
+        moved = frozenset[str]().union(*(self.sets.tensors[name] for name in choice.moved))
+        return with_moves(graph, computes, _moves(graph, computes, moved), source="jax.checkpoint")
 
     def _certificate(self, choice: Choice) -> Certificate:
         return self.problem.validate(self.schedule(choice))

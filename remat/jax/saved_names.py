@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property, lru_cache
 from itertools import combinations
 
+from remat.graphs import Op
 from remat.jax.captured import Captured
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
@@ -63,21 +64,24 @@ class SavedNames:
                 kept.append(self.problem.graph.op_index[ops[op].name])
         return Schedule.of_computes(self.problem.graph, kept[::-1], source="jax.checkpoint")
 
-    def tensors(self, names: Collection[str]) -> frozenset[str]:
-        """Return the tensors of the problem's graph that have these names; arguments are none."""
-        writers = {
-            tensor: (op, number) for op in self._named.ops for number, tensor in enumerate(op.outputs)
-        }  # fmt: skip
-        mine = self.problem.graph
-        found = set[str]()
-        for tensor in (each for name in names for each in self._written[name]):
+    @cached_property
+    def tensors(self) -> dict[str, frozenset[str]]:
+        """Tensors of the problem's graph that have each name; arguments are none."""
+        return {name: frozenset(self._unnamed(written)) for name, written in self._written.items()}
+
+    def _unnamed(self, written: Iterable[str]) -> Iterator[str]:
+        """Yield the tensors of the problem's graph that ``checkpoint_name`` returns as these."""
+        for tensor in written:
             source: str | None = tensor
-            while source in writers and writers[source][0].type == "name":  # a name of a name
-                source = next(iter(writers[source][0].inputs), None)
-            if source in writers:
-                op, number = writers[source]
-                found.add(mine.ops[mine.op_index[op.name]].outputs[number])
-        return frozenset(found)
+            while source in self._writers and self._writers[source][0].type == "name":  # a name of a name
+                source = next(iter(self._writers[source][0].inputs), None)
+            if source in self._writers:
+                op, number = self._writers[source]
+                yield self.problem.graph.ops[self.problem.graph.op_index[op.name]].outputs[number]
+
+    @cached_property
+    def _writers(self) -> dict[str, tuple[Op, int]]:
+        return {tensor: (op, number) for op in self._named.ops for number, tensor in enumerate(op.outputs)}
 
     def _certificate(self, names: frozenset[str], tensors: frozenset[str] = frozenset()) -> Certificate:
         return self.problem.validate(self.schedule(names, tensors))
