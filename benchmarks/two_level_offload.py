@@ -171,7 +171,7 @@ def _schedule(problem: Problem, step: TrainingStep, plans: list) -> Schedule | N
     """Return the schedule of the plans of all layers; None if it is over the budget."""
     if any(plan is None for plan in plans):
         return None
-    arrays, state = problem.graph.arrays, State(problem, problem.machine)
+    arrays, state = problem.graph.arrays, State(problem)
     moved = np.concatenate([plan[1] for plan in plans])
     ops = np.unique(np.concatenate([plan[2] for plan in plans]))
     need = {int(t): int(step.first_backward_reads[t]) for t in range(len(arrays.size))}

@@ -80,7 +80,7 @@ def test_any_choices_give_a_valid_program_with_exact_time(seeds: range) -> None:
     fits = moved = 0
     for seed in seeds:
         problem = random_problem(seed)
-        state, rng = State(problem, problem.machine), np.random.default_rng(seed)
+        state, rng = State(problem), np.random.default_rng(seed)
         for _ in range(10):
             choose_at_random(state, rng)
             value = state.evaluate()
@@ -181,7 +181,7 @@ def test_improves_a_start_and_reports_better_ones() -> None:
 
 def test_choices_of_a_schedule_give_its_program_again() -> None:
     problem = network("60%")
-    state = State(problem, problem.machine)
+    state = State(problem)
     schedule = move_everything(problem)
     assert state.take_schedule(schedule)
     state.evaluate()
@@ -198,7 +198,7 @@ def test_rounded_solution_with_all_events_is_a_schedule_of_least_time(time: int)
     assert values is not None
     best = least_time(problem.graph, 3, machine)
     assert best is not None
-    state = State(problem, machine)
+    state = State(problem)
     state.take(*rounded(relaxation, values, 0.5))
     assert state.evaluate() == (0, best.time)
 

@@ -81,7 +81,7 @@ class _Search:
 
     def __init__(self, problem: Problem, run: HeuristicRun) -> None:
         self.problem, self.call = problem, run
-        self.state = State(problem, problem.machine)
+        self.state = State(problem)
         self.value: Value | None = None
         self.best: Schedule | None = None
 

@@ -166,7 +166,7 @@ class _Search:
                 self.enough |= self.call.report(schedule)
 
     def _new_state(self) -> State:
-        return State(self.problem, self.problem.machine, self.order)
+        return State(self.problem, self.order)
 
     def consider(self, state: State, value: Value) -> bool:
         """Keep the choices of a state if they are the best; return true if so."""

@@ -15,7 +15,7 @@ def _example() -> None:
     from remat.heuristics.transfers.state import State
     from remat.heuristics.transfers.walks import Annealer
 
-    state = State(Problem(unit_chain(4), 4), None)
+    state = State(Problem(unit_chain(4), 4))
     state.descend(1.0, 1.0, Deadline())
     search_kernel.undo_changes(state.net, state.choices, state.prices)
     state.take_back(Deadline())

@@ -125,7 +125,7 @@ def _state(problem: Problem) -> State:
     if problem.budget_bytes is None:
         raise ProblemError("a plan needs a budget, such as '60%' or '8GiB'", "no-budget")
     KERNELS.ready()
-    return State(problem, problem.machine)
+    return State(problem)
 
 
 def _take(state: State, step: TrainingStep, tensors: Int) -> None:

@@ -12,7 +12,6 @@ from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.deadline import Deadline, Slices
 from remat.schedule import Schedule
-from remat.schedule.machine import Machine
 from remat.schedule.schedule import StepKind
 from remat.schedule.simulate import graph_positions
 
@@ -43,9 +42,9 @@ def copy_choices(given: Choices, to: Choices) -> None:
 class State:
     """Choices, their program, and room for changes."""
 
-    def __init__(self, problem: Problem, machine: Machine | None, order: Int | None = None) -> None:
+    def __init__(self, problem: Problem, order: Int | None = None) -> None:
         self.problem = problem
-        self.net = transfer_graph(problem, machine, order)
+        self.net = transfer_graph(problem, order)
         self.choices = no_choices(self.net)
         self.program = program_room(self.net)
         self.prices = prices_room(self.net, CHAIN)

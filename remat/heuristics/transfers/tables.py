@@ -11,7 +11,6 @@ from remat.problem import Problem
 from remat.problem.op_sequence import allowed_computes, standing_buffers
 from remat.runtime.arrays import Int
 from remat.schedule import Schedule
-from remat.schedule.machine import Machine
 from remat.schedule.schedule import StepKind
 
 if TYPE_CHECKING:
@@ -22,20 +21,18 @@ if TYPE_CHECKING:
 MOST_RUNS, MOST_FETCHES = 12, 12
 
 
-def transfer_graph(problem: Problem, machine: Machine | None, order: Int | None = None) -> TransferGraph:
-    """Return the arrays of a problem with a budget, for a machine and a topological order.
+def transfer_graph(problem: Problem, order: Int | None = None) -> TransferGraph:
+    """Return the arrays of a problem with a budget, for a topological order; without a machine nothing can be moved.
 
     Parameters
     ----------
-    machine : Machine or None
-        None: nothing can be moved.
     order : int64 array, shape (ops,), optional
         Order of the first computes; default: the reference order.
     """
     from remat.heuristics.transfers.program_kernel import TransferGraph
 
     assert problem.budget_bytes is not None
-    arrays = problem.graph.arrays
+    arrays, machine = problem.graph.arrays, problem.machine
     buffers, workspace = standing_buffers(problem)
     single = arrays.producers.counts == 1
     live = single | buffers
