@@ -80,25 +80,21 @@ def program_room(net: TransferGraph) -> Program:
     from remat.heuristics.transfers.program_kernel import Program
 
     stages, tensors = len(net.order) + 3, len(net.size)
-    runs = MOST_RUNS + 1
-    steps = runs * len(net.cost) + 3
-    frees = runs * len(net.outputs) + 1
-    kept = runs * (len(net.inputs) + len(net.outputs)) + tensors + 1
+    steps, kept = _most_steps(net), _most_kept(net)
+    frees = (MOST_RUNS + 1) * len(net.outputs) + 1
     gaps = int(min(net.most_fetches.sum(), kept)) + 1
-
-    def of(length: int) -> Int:
-        return np.zeros(length, dtype=np.int64)
-
     return Program(
-        sequence=of(steps), begins=of(stages), fetch_begins=of(stages), fetch_tensors=of(gaps),
-        memory=of(steps), waiting=of(steps), start=of(steps), room=of(steps),
-        last=of(tensors), made=of(tensors), stamp=of(tensors), write_at=of(tensors), written=of(tensors),
-        first_write=of(steps), next_write=of(tensors), host=of(steps),
-        gap_tensor=of(gaps), gap_from=of(gaps), gap_to=of(gaps), gap_state=np.zeros(gaps, dtype=np.int8),
-        gap_release=of(gaps), gap_issue=of(gaps), gap_arrival=of(gaps), first_gap=of(steps), next_gap=of(gaps),
-        first_issue=of(steps), next_issue=of(gaps), heap=of(gaps), released=of(gaps),
-        kept_tensor=of(kept), kept_from=of(kept), kept_to=of(kept), kept_made=of(kept),
-        freed=of(frees), freed_at=of(frees), number=of(10),
+        sequence=_room(steps), begins=_room(stages), fetch_begins=_room(stages), fetch_tensors=_room(gaps),
+        memory=_room(steps), waiting=_room(steps), start=_room(steps), room=_room(steps),
+        last=_room(tensors), made=_room(tensors), stamp=_room(tensors),
+        write_at=_room(tensors), written=_room(tensors), first_write=_room(steps), next_write=_room(tensors),
+        host=_room(steps),
+        gap_tensor=_room(gaps), gap_from=_room(gaps), gap_to=_room(gaps), gap_state=np.zeros(gaps, dtype=np.int8),
+        gap_release=_room(gaps), gap_issue=_room(gaps), gap_arrival=_room(gaps),
+        first_gap=_room(steps), next_gap=_room(gaps), first_issue=_room(steps), next_issue=_room(gaps),
+        heap=_room(gaps), released=_room(gaps),
+        kept_tensor=_room(kept), kept_from=_room(kept), kept_to=_room(kept), kept_made=_room(kept),
+        freed=_room(frees), freed_at=_room(frees), number=_room(10),
     )  # fmt: skip
 
 
@@ -106,17 +102,26 @@ def prices_room(net: TransferGraph, chain: int) -> Prices:
     """Return room for prices of the changes of a program, with plans of at most `chain` ops."""
     from remat.heuristics.transfers.search_kernel import Prices
 
-    steps = (MOST_RUNS + 1) * len(net.cost) + 4
-    kept = (MOST_RUNS + 1) * (len(net.inputs) + len(net.outputs)) + len(net.size) + 1
+    steps, kept = _most_steps(net), _most_kept(net)
     changes = MOST_RUNS * len(net.cost) + MOST_FETCHES * len(net.size) + 3 * chain
-
-    def of(length: int) -> Int:
-        return np.zeros(length, dtype=np.int64)
-
     return Prices(
-        of(steps), of(steps), of(steps), of(steps), of(steps), np.zeros(kept), np.zeros(kept),
-        of(chain), of(chain), of(len(net.size)), of(4), of(3 * changes),
+        _room(steps), _room(steps), _room(steps), _room(steps), _room(steps), np.zeros(kept), np.zeros(kept),
+        _room(chain), _room(chain), _room(len(net.size)), _room(4), _room(3 * changes),
     )  # fmt: skip
+
+
+def _room(length: int) -> Int:
+    return np.zeros(length, dtype=np.int64)
+
+
+def _most_steps(net: TransferGraph) -> int:
+    """Return the room for values of each step, and of a few positions after the last one."""
+    return (MOST_RUNS + 1) * len(net.cost) + 3
+
+
+def _most_kept(net: TransferGraph) -> int:
+    """Return the room for tensors that are kept from one use to the next."""
+    return (MOST_RUNS + 1) * (len(net.inputs) + len(net.outputs)) + len(net.size) + 1
 
 
 def schedule_of(problem: Problem, program: Program, source: str) -> Schedule:
