@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.heuristics.drops.heuristic import recomputations
 from remat.heuristics.transfers.tables import no_choices, prices_room, program_room, schedule_of, transfer_graph
@@ -79,15 +80,10 @@ class State:
     def take(self, ops: Int, op_stages: Int, tensors: Int, tensor_stages: Int) -> None:
         """Set the choices: recomputations of ops and fetches of tensors, with their stages, as far as there is room."""
         self.clear()
-        choices, net = self.choices, self.net
-        for table, counts, most, items, stages in (
-            (choices.runs, choices.num_runs, net.most_runs, ops, op_stages),
-            (choices.fetched, choices.num_fetches, net.most_fetches, tensors, tensor_stages),
-        ):
-            for item, stage in zip(items.tolist(), stages.tolist(), strict=True):
-                if counts[item] < most[item] and stage not in table[item, : counts[item]]:
-                    table[item, counts[item]] = stage
-                    counts[item] += 1
+        for op, stage in zip(ops.tolist(), op_stages.tolist(), strict=True):
+            self._recompute(op, stage)
+        for tensor, stage in zip(tensors.tolist(), tensor_stages.tolist(), strict=True):
+            self._fetch(tensor, stage)
 
     def take_schedule(self, schedule: Schedule) -> bool:
         """Set the choices to those of a schedule; return False if it is not staged in the order."""
@@ -206,14 +202,13 @@ class State:
             value = self.evaluate()
         return value
 
+    def _recompute(self, op: int, stage: int) -> bool:
+        """Recompute an op in a stage if that is allowed and new; return True if so."""
+        return _add(self.choices.runs[op], self.choices.num_runs, self.net.most_runs, op, stage)
+
     def _fetch(self, tensor: int, stage: int) -> bool:
         """Fetch a tensor in a stage if that is allowed and new; return True if so."""
-        choices, count = self.choices, self.choices.num_fetches[tensor]
-        if count >= self.net.most_fetches[tensor] or stage in choices.fetched[tensor, :count]:
-            return False
-        choices.fetched[tensor, count] = stage
-        choices.num_fetches[tensor] += 1
-        return True
+        return _add(self.choices.fetched[tensor], self.choices.num_fetches, self.net.most_fetches, tensor, stage)
 
     def _forgo(self, op: int, stage: int) -> None:
         """Take the recomputation of an op in a stage back."""
@@ -244,3 +239,13 @@ class State:
         items = np.concatenate([runs[:, 0], fetches[:, 0] + len(self.net.cost)])
         stages = np.concatenate([choices.runs[tuple(runs.T)], choices.fetched[tuple(fetches.T)]])
         return items, stages.astype(np.int64)
+
+
+def _add(stages: NDArray[np.int32], counts: Int, most: Int, item: int, stage: int) -> bool:
+    """Add a stage to those of an item if there is room and it is new; return True if so."""
+    count = counts[item]
+    if count >= most[item] or stage in stages[:count]:
+        return False
+    stages[count] = stage
+    counts[item] += 1
+    return True
