@@ -43,13 +43,11 @@ def random_machine(graph: ComputeGraph, rng: np.random.Generator) -> Machine:
     return Machine(write, read, host, latency=int(rng.integers(3)) * 1000, full_duplex=bool(rng.integers(2)))
 
 
-def random_problem(seed: int, machine: Machine | None = None, largest: int = 12) -> Problem:
+def random_problem(seed: int) -> Problem:
     """Training steps with several outputs and buffers, or random graphs with in-place outputs; some keep a tensor."""
     rng = np.random.default_rng(seed)
-    graph = in_us(
-        training_graph(seed, 10, full=True) if seed % 2 else random_graph(seed, int(rng.integers(3, largest)))
-    )
-    machine = machine or random_machine(graph, rng)
+    graph = in_us(training_graph(seed, 10, full=True) if seed % 2 else random_graph(seed, int(rng.integers(3, 12))))
+    machine = random_machine(graph, rng)
     room = graph.reference_peak - graph.structural_bound.peak
     budget = graph.structural_bound.peak + int(rng.random() * room)
     keep = [name for name in graph.tensor_names[:1] if name not in graph.inputs and rng.integers(2)]
@@ -203,7 +201,7 @@ def test_rounded_solution_with_all_events_is_a_schedule_of_least_time(time: int)
     assert state.evaluate() == (0, best.time)
 
 
-def test_later_run_on_a_problem_goes_on_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_run_on_a_problem_continues_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, search = network("60%"), Transfers(TransfersOptions(moves=300, prices=(3.0,), leanings=(6.0,)))
     first = search.run(problem, RUN)
     monkeypatch.setattr(State, "descend", None)  # would fail
