@@ -22,6 +22,8 @@ OnSchedule = Callable[[Schedule], object]
 
 #: Seconds past its deadline after which a heuristic is reported as late.
 LATE = 1.0
+#: Worst :func:`rank`, that of no schedule.
+NO_RANK = (True, sys.maxsize, 0)
 
 
 def rank(fits: bool, cost: int, peak: int) -> tuple[bool, int, int]:
@@ -131,7 +133,7 @@ class Best:
     @property
     def rank(self) -> tuple[bool, int, int]:
         """Return the :func:`rank` of the best schedule, or the worst rank without one."""
-        return rank_of(self.certificate) if self.certificate is not None else (True, sys.maxsize, 0)
+        return rank_of(self.certificate) if self.certificate is not None else NO_RANK
 
     def offer(self, schedule: Schedule, *, report: bool = True) -> Certificate:
         """Validate a schedule, keep it if it is the best, and pass it on unless `report` is false."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 
 from remat.bounds.transfer_search import relaxed_solution
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.base import NO_RANK, Heuristic, HeuristicRun, rank
 from remat.heuristics.drops import Drops
 from remat.heuristics.transfers.kernels import KERNELS
-from remat.heuristics.transfers.references import layers_of, saved
+from remat.heuristics.transfers.references import move_best_layers
 from remat.heuristics.transfers.relaxed import rounded
 from remat.heuristics.transfers.state import State, Value
 from remat.heuristics.transfers.walks import Annealer
@@ -122,7 +122,7 @@ class _Search:
         self.choices: Choices = self.state.copy()
         self.value = self.state.evaluate()
         self.schedule: Schedule | None = None
-        self.rank: tuple[bool, int, int] | None = None
+        self.rank = NO_RANK
         self.enough = self.descended = False
         self.best_price = options.prices[0], options.leanings[0]
         """Price of link time and leaning of the best descent."""
@@ -139,30 +139,25 @@ class _Search:
             self._relaxed()
             self._layers()
             self.descended = not self.call.deadline.expired
-        if self.value.excess or not self.over:
+        if not self.over:
             self._anneal()
 
     @property
     def over(self) -> bool:
         """True when the search must or may stop."""
-        fits = self.rank is not None and not self.rank[0]
-        return (
-            self.enough
-            or self.call.deadline.expired
-            or (fits and self.rank is not None and self.rank[1] <= self.problem.graph.base_cost)
-        )
+        over_budget, value, _ = self.rank
+        least = not over_budget and value <= self.problem.graph.base_cost
+        return self.enough or self.call.deadline.expired or least
 
     def offer(self, schedule: Schedule) -> None:
         """Validate a schedule; keep and report it if it is the best."""
         certificate = self.problem.validate(schedule)
         if certificate.verdict is Verdict.INVALID:
             return
-        value = self.problem.value(certificate)
-        fits = certificate.accepted
-        rank = (False, value, certificate.peak) if fits else (True, certificate.peak, value)
-        if self.rank is None or rank < self.rank:
-            self.schedule, self.rank = schedule, rank
-            if fits:
+        new = rank(certificate.accepted, self.problem.value(certificate), certificate.peak)
+        if new < self.rank:
+            self.schedule, self.rank = schedule, new
+            if certificate.accepted:
                 self.enough |= self.call.report(schedule)
 
     def _new_state(self) -> State:
@@ -240,16 +235,7 @@ class _Search:
         step = training_step(self.problem)
         if step is None or not self.problem.can_move:
             return
-        nothing = np.empty(0, dtype=np.int64)
-        found: list[tuple[Value, Int]] = []
-        for _, _, tensors in layers_of(step, saved(step)):
-            if self.over:
-                break
-            self.state.take(nothing, nothing, tensors, step.first_backward_reads[tensors])
-            found.append((self.state.evaluate(), tensors))
-        if found:
-            _, tensors = min(found, key=lambda pair: pair[0])
-            self.state.take(nothing, nothing, tensors, step.first_backward_reads[tensors])
+        if move_best_layers(self.state, step, lambda: self.over) is not None:
             self.consider(self.state, self.state.take_back(self.call.deadline))
 
     def _anneal(self) -> None:
@@ -259,11 +245,10 @@ class _Search:
             most = self.options.moves or MOVES_PER_OP * len(self.order)
             self._walk(0, self.state, max(1, most // ROUNDS))
             return
-        threads = max(1, self.call.threads)
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPoolExecutor(self.call.threads) as pool:
             running = [
                 pool.submit(self._walk, number, self.state if number == 0 else self._new_state(), None)
-                for number in range(threads)
+                for number in range(self.call.threads)
             ]
             try:
                 for thread in running:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from remat.errors import ProblemError
 from remat.heuristics.forward_blocks import all_cuts
 from remat.heuristics.transfers.kernels import KERNELS
-from remat.heuristics.transfers.state import State
+from remat.heuristics.transfers.state import State, Value
 from remat.problem import Problem
 from remat.problem.training_step import TrainingStep
 from remat.runtime.arrays import Bool, Int
@@ -71,9 +71,8 @@ def move_layers(problem: Problem) -> Iterator[tuple[int, int, Schedule]]:
         As :func:`move_everything`.
     """
     step, state = TrainingStep.of(problem), _state(problem)
-    candidates = saved(step)
-    for layers, every, tensors in layers_of(step, candidates):
-        yield layers, every, _moved(state, step, tensors, f"each layer in {every} of {layers} moved")
+    for layers, every, tensors in _layers(step):
+        yield layers, every, _moved(state, step, tensors, _source(layers, every))
 
 
 def best_of_layers(problem: Problem) -> Schedule | None:
@@ -89,13 +88,28 @@ def best_of_layers(problem: Problem) -> Schedule | None:
     17
     """
     step, state = TrainingStep.of(problem), _state(problem)
-    best = None
-    for layers, every, tensors in layers_of(step, saved(step)):
-        _take(state, step, tensors)
+    found = move_best_layers(state, step)
+    return None if found is None or found[0].excess else state.schedule(found[1])
+
+
+def move_best_layers(state: State, step: TrainingStep, over: Callable[[], bool] = bool) -> tuple[Value, str] | None:
+    """Set the choices to those of :func:`move_layers` with the least value; return it and a description.
+
+    Try no more of them when `over` returns True. None if there are none, or none is tried.
+    """
+    best: tuple[Value, Int, str] | None = None
+    for layers, every, tensors in _layers(step):
+        if over():
+            break
+        _move(state, step, tensors)
         value = state.evaluate()
-        if value.excess == 0 and (best is None or value.time < best[0]):
-            best = value.time, tensors, f"each layer in {every} of {layers} moved"
-    return None if best is None else _moved(state, step, *best[1:])
+        if best is None or value < best[0]:
+            best = value, tensors, _source(layers, every)
+    if best is None:
+        return None
+    value, tensors, source = best
+    _move(state, step, tensors)
+    return value, source
 
 
 def saved(step: TrainingStep) -> Int:
@@ -106,9 +120,9 @@ def saved(step: TrainingStep) -> Int:
     return np.flatnonzero(crosses & ~arrays.is_input)
 
 
-def layers_of(step: TrainingStep, tensors: Int) -> Iterator[tuple[int, int, Int]]:
-    """Yield numbers of layers, distances k, and those tensors that each k-th layer computes."""
-    arrays = step.problem.graph.arrays
+def _layers(step: TrainingStep) -> Iterator[tuple[int, int, Int]]:
+    """Yield numbers of layers, distances k, and those saved tensors that each k-th layer computes."""
+    arrays, tensors = step.problem.graph.arrays, saved(step)
     made = arrays.producers.lowest(arrays.position, len(arrays.order))[tensors]
     cuts: Iterable[tuple[int, ...]] = ()
     with contextlib.suppress(ProblemError):
@@ -121,6 +135,10 @@ def layers_of(step: TrainingStep, tensors: Int) -> Iterator[tuple[int, int, Int]
                 yield len(each), every, tensors[chosen]
 
 
+def _source(layers: int, every: int) -> str:
+    return f"each layer in {every} of {layers} moved"
+
+
 def _state(problem: Problem) -> State:
     if problem.budget_bytes is None:
         raise ProblemError("a plan needs a budget, such as '60%' or '8GiB'", "no-budget")
@@ -128,12 +146,12 @@ def _state(problem: Problem) -> State:
     return State(problem)
 
 
-def _take(state: State, step: TrainingStep, tensors: Int) -> None:
-    """Fetch tensors for the first op of the backward pass that reads them."""
+def _move(state: State, step: TrainingStep, tensors: Int) -> None:
+    """Set the choices: fetch these tensors, each for the first op of the backward pass that reads it."""
     nothing = np.empty(0, dtype=np.int64)
     state.take(nothing, nothing, tensors, step.first_backward_reads[tensors])
 
 
 def _moved(state: State, step: TrainingStep, tensors: Int, source: str) -> Schedule:
-    _take(state, step, tensors)
+    _move(state, step, tensors)
     return state.schedule(source)
