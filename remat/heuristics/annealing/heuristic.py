@@ -6,8 +6,8 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,7 @@ from remat.graphs.arrays import first_computes
 from remat.heuristics.annealing.tables import slot_graph, slot_schedule
 from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.heuristics.turns import Turns
+from remat.heuristics.walks import PenaltyWeight, run_walks
 from remat.problem import Problem
 from remat.problem.op_sequence import op_sequence, useful_schedule
 from remat.runtime.arrays import Int
@@ -48,6 +49,8 @@ PIECE, CHECK_INTERVAL = 20_000, 0.05
 #: Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls. Rounds
 #: of a kind alternate between the two ranges, since each misses schedules that the other finds.
 MET = ((0.02, 0.15), (0.3, 0.6))
+#: Factor of each change of that penalty in a round, and of all together.
+STEP, RANGE = 1.25, 100
 #: Least first temperature, in mean costs of an op.
 HOT = 2.5
 #: Kinds of rounds: from the start at a temperature that forgets it, or from the best schedule.
@@ -155,21 +158,6 @@ class Annealing(Heuristic):
         return None if search.best is None else useful_schedule(problem, search.best, self.name)
 
 
-class PenaltyWeight:
-    """Weight of memory above the budget, adapted during one round."""
-
-    def __init__(self, per_byte: float, met: tuple[float, float]) -> None:
-        self.per_byte, self.met = per_byte, met
-        self.least, self.most = per_byte / 100, per_byte * 100
-
-    def follow(self, met: float) -> None:
-        """Adapt to the share of moves within the budget."""
-        if met < self.met[0]:
-            self.per_byte = min(self.most, self.per_byte * 1.25)
-        elif met > self.met[1]:
-            self.per_byte = max(self.least, self.per_byte / 1.25)
-
-
 class _Search:
     """Arrays of one problem, and rounds on them, also in parallel."""
 
@@ -251,13 +239,10 @@ class _Search:
         if threads == 1:
             self._advance(self.walks[0])
             return
-        with ThreadPoolExecutor(threads) as pool:
-            running = [pool.submit(self._advance, walk) for walk in self.walks]
-            try:
-                for thread in running:
-                    thread.result()
-            finally:  # also after Ctrl-C
-                self.enough = True
+        run_walks([partial(self._advance, walk) for walk in self.walks], threads, self._stop)
+
+    def _stop(self) -> None:
+        self.enough = True
 
     def _advance(self, walk: Iterator[None]) -> None:
         """Continue the rounds of a walk until there is a reason to stop; the walk keeps its state."""
@@ -299,7 +284,7 @@ class _Search:
             per_op = ROUND_MOVES * 2 ** ((number - 1) // ROUNDS) * (WARM_MOVES if kind == WARM_ROUND else 1)
         steps = max(1, int(min(per_op * self.num_ops, left) / self.batch))
         seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, steps).tolist()
-        state, done, way = self._state(begin), 0, PenaltyWeight(self.per_byte, met)
+        state, done, way = self._state(begin), 0, PenaltyWeight(self.per_byte, met, STEP, RANGE)
         yield 0  # lets the caller check the clock
         for step, seed in enumerate(seeds):
             done += self._step(state, seed, step / max(1, steps - 1), hot, way)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -20,6 +20,7 @@ from remat.heuristics.transfers.references import move_best_layers
 from remat.heuristics.transfers.relaxed import rounded
 from remat.heuristics.transfers.state import State, Value
 from remat.heuristics.transfers.walks import Annealer
+from remat.heuristics.walks import run_walks
 from remat.problem import Problem
 from remat.problem.op_sequence import order_of
 from remat.problem.training_step import training_step
@@ -243,22 +244,17 @@ class _Search:
         limited = self.options.moves is not None or math.isinf(self.call.deadline.seconds)
         if limited:
             most = self.options.moves or MOVES_PER_OP * len(self.order)
-            self._walk(0, self.state, max(1, most // ROUNDS))
+            self._walk(0, max(1, most // ROUNDS))
             return
-        with ThreadPoolExecutor(self.call.threads) as pool:
-            running = [
-                pool.submit(self._walk, number, self.state if number == 0 else self._new_state(), None)
-                for number in range(self.call.threads)
-            ]
-            try:
-                for thread in running:
-                    thread.result()
-            finally:  # also after Ctrl-C
-                self.enough = True
+        threads = self.call.threads
+        run_walks([partial(self._walk, number, None) for number in range(threads)], threads, self._stop)
 
-    def _walk(self, number: int, state: State, moves: int | None) -> None:
+    def _stop(self) -> None:
+        self.enough = True
+
+    def _walk(self, number: int, moves: int | None) -> None:
         """Anneal in rounds of some moves, or until the search is over."""
-        state.restore(self.choices)
+        state = self._new_state() if number else self.state
         seeds = np.random.default_rng((self.call.seed, number))
         walk = Annealer(state, int(seeds.integers(2**31)))
         for _ in count() if moves is None else range(ROUNDS):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.heuristics.transfers.state import State, Value, copy_choices
+from remat.heuristics.transfers.state import State, copy_choices
+from remat.heuristics.walks import PenaltyWeight
 from remat.runtime.deadline import Slices
 
 if TYPE_CHECKING:
@@ -23,21 +24,20 @@ HOT, COLD = (1e-4, 3e-4, 3e-5), 3e-6
 AGAIN = 0.4
 #: Price of time on a link, relative to time of the device: it keeps out useless transfers.
 LINK = 0.02
-#: Range of the share of states within the budget, outside which the price of the excess rises or falls, by this factor.
-MET, STEP = (0.2, 0.5), 1.1
 #: First price of a byte above the budget at one step, in base costs for the bytes of all tensors.
 PENALTY = 0.5
-#: Largest change of that price, as a factor.
-RANGE = 1e3
+#: Range of the share of states within the budget, outside which that price rises or falls, the factor of each change,
+#: and of all together.
+MET, STEP, RANGE = (0.2, 0.5), 1.1, 1e3
 
 
 class Annealer:
-    """Walk over the choices of a state, in rounds that begin from its best choices.
+    """Annealing walk over the choices of a state, in rounds that begin with :meth:`restart`.
 
     Parameters
     ----------
     state : State
-        With the choices to begin from; the walk changes them.
+        The walk changes its choices.
     seed : int
         Of everything random.
     """
@@ -53,12 +53,10 @@ class Annealer:
         )  # fmt: skip
         base = max(1, state.problem.graph.base_cost)
         self.base = base
-        self.penalty = PENALTY * base / max(1, int(state.net.size.sum()))
-        self._limits = self.penalty / RANGE, self.penalty * RANGE
+        self.penalty = PenaltyWeight(PENALTY * base / max(1, int(state.net.size.sum())), MET, STEP, RANGE)
         self.slices = Slices(BATCH, 1_000_000, CHECK_INTERVAL)
         self.rounds = 0
         """Rounds that have begun."""
-        self.begin()
 
     @property
     def best(self) -> int | None:
@@ -71,21 +69,16 @@ class Annealer:
         walk = self._walk
         return type(self.state.choices)(walk.best_runs, walk.best_num_runs, walk.best_fetched, walk.best_num_fetches)
 
-    def begin(self) -> Value:
-        """Set the choices of the state as the current ones, also as the best ones if they are better."""
+    def restart(self) -> None:
+        """Begin a round from the choices of the state, which are also the best ones if they are better."""
         from remat.heuristics.transfers.program_kernel import LINKS
 
+        self.rounds += 1
         value = self.state.evaluate()
         self._walk.current[:] = value.time, value.excess, self.state.program.number[LINKS]
         if value.excess == 0 and (self.best is None or value.time < self.best):
             self._walk.best[0] = value.time
             copy_choices(self.state.choices, self.choices)
-        return value
-
-    def restart(self) -> None:
-        """Begin a round from the choices of the state."""
-        self.rounds += 1
-        self.begin()
 
     def temperature(self, done: float) -> float:
         """Return the temperature after a share of the round."""
@@ -96,11 +89,8 @@ class Annealer:
         """Make some moves after a share of the round; return their number."""
         count = self.slices.amount if moves is None else min(moves, self.slices.amount)
         with self.slices:
-            met = self.batch(np.array([self.temperature(done), self.penalty, AGAIN, LINK]), count)
-        if met < MET[0]:
-            self.penalty = min(self.penalty * STEP, self._limits[1])
-        elif met > MET[1]:
-            self.penalty = max(self.penalty / STEP, self._limits[0])
+            met = self.batch(np.array([self.temperature(done), self.penalty.per_byte, AGAIN, LINK]), count)
+        self.penalty.follow(met)
         return count
 
     def batch(self, energy: NDArray[np.float64], moves: int) -> float:
