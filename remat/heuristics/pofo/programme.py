@@ -61,7 +61,7 @@ class OffloadProgramme:
 
     def _later(self, values: Float, size: int) -> Float:
         """Return values for m less the slots of `size` bytes; infinite where there are too few."""
-        slots = -(-size // self.programme.unit)
+        slots = self._slots(size)
         result = np.full(len(values), np.inf)
         if slots < len(values):
             result[slots:] = values[: len(values) - slots]
@@ -81,7 +81,7 @@ class OffloadProgramme:
             for moved in (False, True):
                 rest = self.least(k, passed)[0] if moved else self._later(self.least(k, 0)[0], held)
                 total = cost + rest + (self.price * held if moved else 0)
-                total[: min(len(total), -(-(peak + given) // self.programme.unit))] = np.inf
+                total[: self._slots(peak + given)] = np.inf
                 choices.append(Choice(option, k, moved))
                 costs.append(total)
 
@@ -95,8 +95,9 @@ class OffloadProgramme:
             peak = max(peak, int(chain.between[s, k - 1, last] if k - 1 > s else 0) + int(chain.sweep_peak[k - 1]))
             again = self._later(table[s, k - 1], given)
             offer(-1, k, int(chain.between[s, k, last]), swept + again, around + peak)
-        best = np.argmin(costs, axis=0)
-        return np.array(costs)[best, np.arange(table.shape[2])], best, choices
+        found = np.array(costs)
+        best = found.argmin(axis=0)
+        return found[best, np.arange(table.shape[2])], best, choices
 
     def plan(self, slots: int) -> tuple[list[Step], list[int]]:
         """Return the steps of the plan with this number of slots, and the blocks of which values are moved.
@@ -130,4 +131,5 @@ class OffloadProgramme:
         return [*head, *(step for steps in reversed(tail) for step in steps)], moved
 
     def _slots(self, size: int) -> int:
+        """Return the slots that some bytes take."""
         return -(-size // self.programme.unit)
