@@ -83,6 +83,17 @@ def built(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     return Loss(model), inputs
 
 
+def second_step(run: Any, model: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[int, torch.Tensor]:
+    """Run two steps of a compiled model; return the peak of the allocator over the second one, and its loss."""
+    for _ in range(2):
+        model.zero_grad()
+        with profiled_memory() as memory:
+            loss = run(**inputs)
+            loss.backward()
+    assert memory.peak is not None
+    return memory.peak, loss.detach()
+
+
 def measured(name: str, seconds: float | None) -> tuple[int, list[torch.Tensor], list[Any]]:
     """Return the peak of a step, loss and gradients, and what the pass found; without `seconds` there is no pass."""
     model, inputs = built(name)
@@ -91,15 +102,9 @@ def measured(name: str, seconds: float | None) -> tuple[int, list[torch.Tensor],
     torch._dynamo.reset()
     # Without optimisation the C++ compiler needs less time; sizes of buffers do not depend on it.
     with inductor.patch({"_post_fusion_custom_pass": order, "aot_inductor.debug_compile": True}):
-        run = torch.compile(model)
-        for _ in range(2):
-            model.zero_grad()
-            with profiled_memory() as memory:
-                loss = run(**inputs)
-                loss.backward()
-    assert memory.peak is not None
+        peak, loss = second_step(torch.compile(model), model, inputs)
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
-    return memory.peak, [loss.detach(), *gradients], [] if order is None else order.graphs
+    return peak, [loss, *gradients], [] if order is None else order.graphs
 
 
 def row(name: str) -> bool:

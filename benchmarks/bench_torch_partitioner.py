@@ -20,11 +20,11 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
-from bench_torch_inductor import NETWORKS, built
+from bench_torch_inductor import NETWORKS, built, second_step
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
 
-from remat.torch import inductor, profiled_memory
+from remat.torch import inductor
 
 BUDGET = "60%"
 #: Most seconds of the search for each network.
@@ -49,20 +49,15 @@ def measured(name: str, times: bool, options: dict[str, Any]) -> Step:
     # Without optimisation the C++ compiler needs less time; sizes of buffers do not depend on it.
     with inductor_config.patch({"aot_inductor.debug_compile": not times}):
         run = torch.compile(model, options=options, dynamic=False)
-        for _ in range(2):
-            model.zero_grad()
-            with profiled_memory() as memory:
-                loss = run(**inputs)
-                loss.backward()
-    assert memory.peak is not None
-    results = [loss.detach(), *(each.grad.clone() for each in model.parameters() if each.grad is not None)]
+        peak, loss = second_step(run, model, inputs)
+    results = [loss, *(each.grad.clone() for each in model.parameters() if each.grad is not None)]
     seconds = []
     for _ in range(STEPS if times else 0):
         model.zero_grad()
         begun = time.process_time()
         run(**inputs).backward()
         seconds.append(time.process_time() - begun)
-    return Step(memory.peak, min(seconds, default=0.0), results)
+    return Step(peak, min(seconds, default=0.0), results)
 
 
 def row(name: str, times: bool) -> None:

@@ -204,9 +204,10 @@ def fitted(problem: Problem, tags: Tags, deadline: Deadline) -> tuple[Tags, Cert
         found = [(judged(each), each) for each in tried]
         better = [pair for pair in found if pair[0].accepted or pair[0].peak < now.peak]
         if not better:
-            better = sorted(found, key=lambda pair: pair[0].peak)[:1]
-            if not better or len(better[0][1].saved) + len(better[0][1].moved) == 0 or better[0][0].peak > now.peak:
+            least = min(found, key=lambda pair: pair[0].peak, default=None)
+            if least is None or least[0].peak > now.peak or not (least[1].saved or least[1].moved):
                 break
+            better = [least]
         before = now
         now, tags = min(
             better,
