@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.errors import ProblemError
-from remat.graphs.arrays import first_computes
+from remat.graphs.arrays import Csr, first_computes
 from remat.problem.problem import Problem
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.deadline import Deadline
@@ -161,6 +161,41 @@ def standing_buffers(problem: Problem) -> tuple[Bool, Int]:
     workspace = arrays.workspace.copy()
     np.add.at(workspace, arrays.op_outputs.rows[fleeting], arrays.size[arrays.op_outputs.indices[fleeting]])
     return shared & wanted, workspace
+
+
+@dataclass(frozen=True, eq=False)
+class LiveTables:
+    """Reads and writes of the tensors whose memory depends on the schedule.
+
+    These are all but graph inputs, which are always held, and buffers that are needed during contributions only.
+
+    Attributes
+    ----------
+    live : bool array, shape (tensors,)
+    writer : int64 array, shape (tensors,)
+        Op that computes each tensor; -1 for graph inputs and accumulation buffers.
+    reads, writes : Csr
+        Live tensors by op.
+    workspace : int64 array, shape (ops,)
+        As :func:`standing_buffers` returns it.
+    """
+
+    live: Bool
+    writer: Int
+    reads: Csr
+    writes: Csr
+    workspace: Int
+
+    @classmethod
+    def of(cls, problem: Problem) -> LiveTables:
+        """Return the tables of a problem."""
+        arrays = problem.graph.arrays
+        buffers, workspace = standing_buffers(problem)
+        single = arrays.producers.counts == 1
+        writer = np.full(len(arrays.size), -1, dtype=np.int64)
+        writer[single] = arrays.producers.indices[single[arrays.producers.rows]]
+        live = single | buffers
+        return cls(live, writer, arrays.op_inputs.where(live), arrays.op_outputs.where(live), workspace)
 
 
 def allowed_computes(problem: Problem, most: int) -> Int:

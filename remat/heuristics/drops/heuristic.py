@@ -279,21 +279,16 @@ def bare_tables(
 
     assert problem.budget_bytes is not None
     arrays = problem.graph.arrays
-    buffers, workspace = standing_buffers(problem)
-    single = arrays.producers.counts == 1
-    live = single | buffers
+    at = LiveTables.of(problem)
+    reads, writes = at.reads, at.writes
     num_ops, num_tensors = len(arrays.cost), len(arrays.size)
     position = np.argsort(order)
-    writer = np.full(num_tensors, -1, dtype=np.int64)
-    rows = arrays.producers.rows
-    writer[rows[single[rows]]] = arrays.producers.indices[single[rows]]
-    begin = np.where(buffers, arrays.producers.lowest(position, num_ops), -1)
+    begin = np.where(at.live & (at.writer < 0), arrays.producers.lowest(position, num_ops), -1)
     limit = allowed_computes(problem, MOST_RUNS)
-    reads, writes = arrays.op_inputs.where(live), arrays.op_outputs.where(live)
     net = StageGraph(
-        arrays.size.copy(), arrays.cost.copy(), workspace, reads.indptr, reads.indices, writes.indptr, writes.indices,
-        writer, begin,
-        arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(), problem.kept & live, limit, order.copy(),
+        arrays.size.copy(), arrays.cost.copy(), at.workspace, reads.indptr, reads.indices, writes.indptr, writes.indices,
+        at.writer, begin,
+        arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(), problem.kept & at.live, limit, order.copy(),
         position,
     )  # fmt: skip
     degree = int((np.diff(net.in_ptr) + np.diff(net.out_ptr)).max(initial=0))

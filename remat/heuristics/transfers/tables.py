@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.problem import Problem
-from remat.problem.op_sequence import allowed_computes, standing_buffers
+from remat.problem.op_sequence import LiveTables, allowed_computes
 from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 from remat.schedule.schedule import StepKind
@@ -33,29 +33,24 @@ def transfer_graph(problem: Problem, order: Int | None = None) -> TransferGraph:
 
     assert problem.budget_bytes is not None
     arrays, machine = problem.graph.arrays, problem.machine
-    buffers, workspace = standing_buffers(problem)
-    single = arrays.producers.counts == 1
-    live = single | buffers
+    at = LiveTables.of(problem)
+    reads, writes = at.reads, at.writes
     num_ops, num_tensors = len(arrays.cost), len(arrays.size)
-    writer = np.full(num_tensors, -1, dtype=np.int64)
-    rows = arrays.producers.rows
-    writer[rows[single[rows]]] = arrays.producers.indices[single[rows]]
-    reads, writes = arrays.op_inputs.where(live), arrays.op_outputs.where(live)
     order = arrays.order if order is None else order
     nowhere: list[int | None] = [None] * num_tensors
     write, read = (nowhere, nowhere) if machine is None else machine.transfer_times(problem.graph)
-    movable = live & np.array([a is not None and b is not None for a, b in zip(write, read, strict=True)])
+    movable = at.live & np.array([a is not None and b is not None for a, b in zip(write, read, strict=True)])
     by_op = np.argsort(arrays.in_place[0], kind="stable")
     pairs = np.bincount(arrays.in_place[0], minlength=num_ops)
     budget = problem.budget_bytes - arrays.input_bytes - problem.constant_bytes
     host = -1 if machine is None or machine.host is None else machine.host
     duplex = machine is None or machine.full_duplex
     return TransferGraph(
-        arrays.size.copy(), arrays.cost.copy(), reads.sums(arrays.size) + writes.sums(arrays.size) + workspace,
-        reads.indptr, reads.indices, writes.indptr, writes.indices, writer,
+        arrays.size.copy(), arrays.cost.copy(), reads.sums(arrays.size) + writes.sums(arrays.size) + at.workspace,
+        reads.indptr, reads.indices, writes.indptr, writes.indices, at.writer,
         arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(),
         np.append(0, np.cumsum(pairs)), arrays.in_place[1][by_op], arrays.in_place[2][by_op],
-        (problem.kept & live).astype(np.int64),
+        (problem.kept & at.live).astype(np.int64),
         allowed_computes(problem, MOST_RUNS + 1) - 1, np.where(movable, MOST_FETCHES, 0),
         order.copy(), np.argsort(order),
         np.array([time or 0 for time in write], dtype=np.int64),
