@@ -106,7 +106,7 @@ class Formulation(ABC):
     with one memory, and its proofs hold for those only."""
 
     relaxes: ClassVar[bool] = False
-    """True if the optimum is only a bound: decoded schedules may be worth more than their values claim."""
+    """True if the optimum is only a bound: a decoded schedule may cost more than its values state."""
 
     def __init__(self, problem: Problem) -> None:
         if problem.graph.in_place and not self.counts_in_place:
@@ -116,6 +116,10 @@ class Formulation(ABC):
         if problem.machine is not None and not self.moves:
             raise ProblemError(
                 f"formulation {self.name!r} does not state transfers to a host; state problem.one_memory", "transfers"
+            )
+        if problem.machine is None and self.moves:
+            raise ProblemError(
+                f"formulation {self.name!r} states the time on a machine; give the problem one", "no-machine"
             )
         self.problem = problem
 

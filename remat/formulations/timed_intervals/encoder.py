@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from remat.errors import ProblemError
 from remat.formulations.base import Values
 from remat.formulations.programs import COMPUTE, DISCARD, FETCH, FREE, OFFLOAD, Program
 from remat.formulations.timed_intervals.rows import TimedRows
+from remat.modeling.model import Named
 from remat.problem import Problem
 from remat.problem.op_sequence import standing_buffers
 from remat.runtime.arrays import Int
 from remat.schedule.timing import Durations, time_streams
+
+
+class Computes(NamedTuple):
+    """Copies that run, by start, with their starts and ends."""
+
+    copy: Int
+    start: Int
+    finish: Int
+
+    @classmethod
+    def of(cls, x: Named, values: Int) -> Computes:
+        """Return the computes that values represent."""
+        copy = np.flatnonzero(values[x.active.index])
+        copy = copy[np.argsort(values[x.start[copy]], kind="stable")]
+        return cls(copy, values[x.start[copy]], values[x.finish[copy]])
+
+    def gap_before(self, time: Int) -> Int:
+        """Return the last times, not after `time`, at which no compute is under way."""
+        if not len(self.copy):
+            return time
+        last = np.searchsorted(self.start, time, side="right") - 1
+        within = (last >= 0) & (time < self.finish[last])
+        return np.where(within, self.start[last], time)
+
+    def gap_after(self, time: Int) -> Int:
+        """Return the first times, not before `time`, at which no compute is under way."""
+        if not len(self.copy):
+            return time
+        last = np.searchsorted(self.start, time, side="left") - 1
+        within = (last >= 0) & (time < self.finish[last])
+        return np.where(within, self.finish[last], time)
 
 
 def decoded(rows: TimedRows, values: Values) -> Program:
@@ -23,12 +57,11 @@ def decoded(rows: TimedRows, values: Values) -> Program:
     """
     at, x = rows.layout, rows.x
     tables, number = at.copies.tables, values.round().astype(np.int64)
-    runs = np.flatnonzero(number[x.active.index])
-    runs = runs[np.argsort(number[x.start[runs]], kind="stable")]
-    start, finish = number[x.start[runs]], number[x.finish[runs]]
+    computes = Computes.of(x, number)
+    ops = at.copies.copy_node[computes.copy]
     exists = np.concatenate([number[x.active[at.copies.made.copy]], number[x.fetched.index]]) > 0
-    spent, adder = _fleeting(rows.problem, at.copies.copy_node[runs])
-    end = np.concatenate([number[x.end[exists]], number[x.buffer_end.index], finish[adder]])
+    spent, adder = _fleeting(rows.problem, ops)
+    end = np.concatenate([number[x.end[exists]], number[x.buffer_end.index], computes.finish[adder]])
     gone = np.concatenate([at.instance_tensor[exists], tables.buffers, spent])
     gone, end = gone[end < rows.end_of_time], end[end < rows.end_of_time]
     fetched, copied = np.flatnonzero(number[x.fetched.index]), np.flatnonzero(number[x.copied.index])
@@ -37,11 +70,11 @@ def decoded(rows: TimedRows, values: Values) -> Program:
     discard = number[x.discard[discarded]]
     # time, rank at one time, time of its own, kind, target
     steps = [
-        (at.gap_after(start, finish, end), 0, end, FREE, gone),
-        (at.gap_after(start, finish, discard), 0, discard, DISCARD, at.writes.tensor[discarded]),
-        (at.gap_before(start, finish, write_start), 1, write_start, OFFLOAD, at.writes.tensor[copied]),
-        (at.gap_before(start, finish, read_start), 1, read_start, FETCH, at.fetches.tensor[fetched]),
-        (start, 2, start, COMPUTE, at.copies.copy_node[runs]),
+        (computes.gap_after(end), 0, end, FREE, gone),
+        (computes.gap_after(discard), 0, discard, DISCARD, at.writes.tensor[discarded]),
+        (computes.gap_before(write_start), 1, write_start, OFFLOAD, at.writes.tensor[copied]),
+        (computes.gap_before(read_start), 1, read_start, FETCH, at.fetches.tensor[fetched]),
+        (computes.start, 2, computes.start, COMPUTE, ops),
     ]
     columns = [np.concatenate(each) for each in zip(*(np.broadcast_arrays(*step) for step in steps), strict=True)]
     order = np.lexsort(columns[2::-1])
@@ -188,12 +221,10 @@ class ProgramEncoder:
 
     def _issues(self) -> None:
         """Issue transfers as late as possible."""
-        at, x, values = self.layout, self.x, self.values
-        runs = np.flatnonzero(values[x.active.index] > 0)
-        runs = runs[np.argsort(values[x.start[runs]], kind="stable")]
-        start, finish = values[x.start[runs]], values[x.finish[runs]]
-        values[x.issue.index] = at.gap_before(start, finish, values[x.read_start.index])
-        values[x.reserve.index] = at.gap_before(start, finish, values[x.write_start[: len(x.reserve)]])
+        x, values = self.x, self.values
+        computes = Computes.of(x, values)
+        values[x.issue.index] = computes.gap_before(values[x.read_start.index])
+        values[x.reserve.index] = computes.gap_before(values[x.write_start[: len(x.reserve)]])
 
     def _buffers(self) -> None:
         at, x, values = self.layout.copies, self.x, self.values

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from remat.errors import ProblemError
 from remat.formulations.base import Formulation, Values
 from remat.formulations.programs import program_of
 from remat.formulations.timed_intervals.encoder import ProgramEncoder, decoded
@@ -97,10 +96,6 @@ class TimedIntervals(Formulation):
 
     def __init__(self, problem: Problem, options: TimedIntervalsOptions | None = None) -> None:
         super().__init__(problem)
-        if problem.machine is None:
-            raise ProblemError(
-                f"formulation {self.name!r} states the time on a machine; give the problem one", "no-machine"
-            )
         self.options = options or TimedIntervalsOptions()
         self.scale = MemoryScale.of(problem, standing_buffers(problem)[1])
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from remat.formulations.retention_intervals.layout import IntervalsLayout
 from remat.formulations.retention_intervals.tables import NodeTables
+from remat.formulations.transfer_times import TransferTimes
 from remat.graphs.arrays import Csr
 from remat.modeling.rows import expand
 from remat.problem import Problem
@@ -95,16 +96,9 @@ class TimedLayout:
         tables = NodeTables.of_ops(problem)
         tables = replace(tables, limit=allowed_computes(problem, options.copies))
         at = self.copies = IntervalsLayout(tables, OrderRule.FREE, options.copies)
-        write, read = (
-            np.array([-1 if time is None else time for time in times], dtype=np.int64)
-            for times in self.machine.transfer_times(problem.graph)
-        )
+        write, read, movable = TransferTimes.of(problem, self.machine)
         uses = np.bincount(at.read.tensor, minlength=len(tables.size)) + tables.kept
-        size = problem.graph.arrays.size
-        movable = (write >= 0) & (read >= 0) & (size > 0) & (np.bincount(at.made.tensor, minlength=len(size)) > 0)
-        host = self.machine.host
-        if host is not None:
-            movable &= size <= host
+        size, host = problem.graph.arrays.size, self.machine.host
         self.needed_fetches = np.where(movable, uses, 0)
         fetches = np.minimum(self.needed_fetches, options.fetches)
         self.is_limited = host is not None and host < int(size[fetches > 0].sum())
@@ -147,25 +141,6 @@ class TimedLayout:
     def first_copies(self) -> Int:
         """First copy of each op, in the reference order."""
         return self.copies.copy_first[self.problem.graph.arrays.order]
-
-    def gap_before(self, start: Int, finish: Int, time: Int) -> Int:
-        """Return the last times, not after `time`, at which no compute is under way.
-
-        `start` and `finish`: of the computes, ascending.
-        """
-        if not len(start):
-            return time
-        last = np.searchsorted(start, time, side="right") - 1
-        within = (last >= 0) & (time < finish[last])
-        return np.where(within, start[last], time)
-
-    def gap_after(self, start: Int, finish: Int, time: Int) -> Int:
-        """Return the first times, not before `time`, at which no compute is under way."""
-        if not len(start):
-            return time
-        last = np.searchsorted(start, time, side="left") - 1
-        within = (last >= 0) & (time < finish[last])
-        return np.where(within, finish[last], time)
 
     @property
     def is_complete(self) -> Bool:

@@ -130,9 +130,8 @@ class TimedRows:
         at, x = self.layout, self.x
         self._add("(3) end when complete", x.end.index, self.ready, self.presence)
         several = np.flatnonzero(at.by_tensor.counts > 1)
-        owner, place = at.by_tensor.entries(several)
-        some = at.by_tensor.indices[place]
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(several)))])
+        some = at.by_tensor.indices[at.by_tensor.entries(several)[1]]
+        indptr = np.concatenate([[0], np.cumsum(at.by_tensor.counts[several])])
         self.model.add(NoOverlap("(3) one at a time", indptr, self.begin[some], x.end.index[some], self.presence[some]))
 
     def _sequences(self) -> None:

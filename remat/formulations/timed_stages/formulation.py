@@ -13,8 +13,9 @@ from remat.formulations.base import Values
 from remat.formulations.programs import COMPUTE, FETCH, Program
 from remat.formulations.stages.formulation import Stages
 from remat.formulations.stages.layout import StagesOptions
-from remat.formulations.timed_stages.links import StageLinks, movable
+from remat.formulations.timed_stages.links import StageLinks
 from remat.formulations.timed_stages.placing import placed
+from remat.formulations.transfer_times import TransferTimes
 from remat.modeling import Model
 from remat.modeling.naming import Labels
 from remat.modeling.rows import column
@@ -78,24 +79,22 @@ class TimedStages(Stages):
 
     def __init__(self, problem: Problem, options: StagesOptions | None = None) -> None:
         super().__init__(problem, options)
-        if problem.machine is None:
-            raise ProblemError(
-                f"formulation {self.name!r} states the time on a machine; give the problem one", "no-machine"
-            )
+        assert problem.machine is not None
         self.machine = problem.machine
 
     @cached_property
-    def _movable(self) -> Bool:
-        return movable(self.problem, self.machine, self.layout.is_buffer)
+    def times(self) -> TransferTimes:
+        """Times of transfers."""
+        return TransferTimes.of(self.problem, self.machine)
 
     @property
     def apart(self) -> Bool:
-        return self._movable
+        return self.times.movable
 
     @cached_property
     def links(self) -> StageLinks:
         """Transfers and links."""
-        return StageLinks(self.problem, self.machine, self.choices)
+        return StageLinks(self.problem, self.machine, self.times, self.choices)
 
     def scope(self) -> Scope:
         scope = super().scope()

@@ -7,28 +7,24 @@ from functools import cached_property
 import numpy as np
 
 from remat.formulations.stages.choices import StageChoices
+from remat.formulations.transfer_times import TransferTimes
 from remat.modeling import Linear, Model, Vars
 from remat.modeling.model import Named
 from remat.modeling.rows import NONE, ONE, Term, column, expand, rows_from
 from remat.problem import Problem
-from remat.runtime.arrays import Bool, Int
+from remat.runtime.arrays import Int
 from remat.schedule import Machine
 
 #: Units of time in the cost of computing each op once: numbers in the model are then moderate.
 UNITS = 10_000
-#: Names of rows.
-READS, WRITES = "(14) reads", "(15) writes"
 
 
 class StageLinks:
     """Transfers of one model; `choices` are those of its stages. The last writer of a tensor ends its first stage."""
 
-    def __init__(self, problem: Problem, machine: Machine, choices: StageChoices) -> None:
-        self.problem, self.machine, self.choices = problem, machine, choices
+    def __init__(self, problem: Problem, machine: Machine, times: TransferTimes, choices: StageChoices) -> None:
+        self.problem, self.machine, self.times, self.choices = problem, machine, times, choices
         self.at = choices.layout
-        self.write, self.read = (
-            np.array([0 if time is None else time for time in times]) for times in machine.transfer_times(problem.graph)
-        )
         self.unit = max(1, problem.graph.base_cost // UNITS)
 
     @cached_property
@@ -41,8 +37,12 @@ class StageLinks:
     @cached_property
     def fetch_number(self) -> Int:
         """[stage, tensor]: number of the fetch, or NONE."""
+        return self._numbers(self.fetches)
+
+    def _numbers(self, pairs: tuple[Int, Int]) -> Int:
+        """Return a table [stage, tensor] with the number of each pair, and NONE elsewhere."""
         table = np.full((self.at.n + 1, len(self.at.size)), NONE, dtype=np.int64)
-        table[self.fetches] = np.arange(len(self.fetches[0]))
+        table[pairs] = np.arange(len(pairs[0]))
         return table
 
     @cached_property
@@ -60,18 +60,22 @@ class StageLinks:
         return onward
 
     @cached_property
+    def _every_stage(self) -> tuple[Int, Int]:
+        """(stage, tensor) of every stage and every tensor that can be fetched, by tensor."""
+        owner, stage = expand(np.full(len(self.moved), self.at.n))
+        return stage, self.moved[owner]
+
+    @cached_property
     def writing(self) -> tuple[Int, Int]:
         """(stage, tensor) in which a write may be under way at the end, by tensor."""
-        owner, stage = expand(np.full(len(self.moved), self.at.n))
-        tensor = self.moved[owner]
+        stage, tensor = self._every_stage
         may = (stage >= self.at.first_writer[tensor]) & (self.retained_on[stage, tensor] != NONE)
         return stage[may], tensor[may]
 
     @cached_property
     def reading(self) -> tuple[Int, Int]:
         """(stage, tensor) in which a read may be under way when the last op begins, by tensor."""
-        owner, stage = expand(np.full(len(self.moved), self.at.n))
-        tensor = self.moved[owner]
+        stage, tensor = self._every_stage
         may = (self.retained_on[stage, tensor] >= 0) & ~self.at.fixed[stage, tensor]
         may &= stage >= self.at.s_from[tensor]
         return stage[may], tensor[may]
@@ -115,8 +119,8 @@ class StageLinks:
         """Return (13): what is issued and not yet done."""
         n = self.at.n
         stage, tensor = self.fetches
-        fetched: Term = (stage, x.F.index, -self.read[tensor] / self.unit)
-        written: Term = (self.at.first_writer[self.moved], x.W.index, -self.write[self.moved] / self.unit)
+        fetched: Term = (stage, x.F.index, -self.times.read[tensor] / self.unit)
+        written: Term = (self.at.first_writer[self.moved], x.W.index, -self.times.write[self.moved] / self.unit)
         rows = []
         for link, first, second in ((0, fetched, (0, NONE, 0)), (1, (0, NONE, 0), written)):
             for part, issued in ((0, first), (1, second)):
@@ -128,10 +132,12 @@ class StageLinks:
                 )  # fmt: skip
         return rows
 
-    def _under_way(self, name: str, pairs: tuple[Int, Int], share: Vars, backlog: Int, S: Vars) -> list[Linear]:
-        """Return rows by which only tensors that are retained have transfers under way."""
+    def _under_way(
+        self, name: str, pairs: tuple[Int, Int], share: Vars, S: Vars, *, time: Int, backlog: Int
+    ) -> list[Linear]:  # fmt: skip
+        """Return rows by which only tensors that are retained have transfers under way, which take `time`."""
         stage, tensor = pairs
-        n, own, time = self.at.n, np.arange(len(share)), self.write if name == WRITES else self.read
+        n, own = self.at.n, np.arange(len(share))
         retained = column(S, self.retained_on[stage, tensor])
         return [
             rows_from(f"{name} of what is retained", (own, share.index, 1), (own, retained, -1),
@@ -143,40 +149,28 @@ class StageLinks:
     def _reading(self, x: Named) -> list[Linear]:
         """Return (14): a tensor whose read is under way was fetched, is retained, and has not been read."""
         stage, tensor = self.reading
-        own = np.arange(len(stage))
-        number = np.full((self.at.n, len(self.at.size)), NONE, dtype=np.int64)
-        number[stage, tensor] = own
+        own, number = np.arange(len(stage)), self._numbers(self.reading)
         before = np.where(stage > 0, number[stage - 1, tensor], NONE)
         read_stage, read_tensor, reader, _ = self.choices.reads
         mine = np.flatnonzero(number[read_stage, read_tensor] >= 0)
         row = np.arange(len(mine))
-        reads = x.P.index[number[read_stage[mine], read_tensor[mine]]] if len(mine) else row
-        runs = x.R.index[self.choices.run_number[read_stage[mine], reader[mine]]] if len(mine) else row
+        reads = column(x.P, number[read_stage[mine], read_tensor[mine]])
+        runs = column(x.R, self.choices.run_number[read_stage[mine], reader[mine]])
         return [
             rows_from("(14) begun", (own, x.P.index, 1), (own, column(x.P, before), -1),
                       (own, column(x.F, self.fetch_number[stage, tensor]), -1), num_rows=len(own), upper=0),
             rows_from("(14) not yet read", (row, reads, 1), (row, runs, 1), num_rows=len(row), upper=1),
-            *self._under_way(READS, self.reading, x.P, x.backlog[0, 0], x.S),
+            *self._under_way("(14) reads", self.reading, x.P, x.S, time=self.times.read, backlog=x.backlog[0, 0]),
         ]  # fmt: skip
 
     def _writing(self, x: Named) -> list[Linear]:
         """Return (15): a tensor whose write is under way is copied, and has been retained since its first compute."""
         stage, tensor = self.writing
-        own = np.arange(len(stage))
-        number = np.full((self.at.n, len(self.at.size)), NONE, dtype=np.int64)
-        number[stage, tensor] = own
+        own, number = np.arange(len(stage)), self._numbers(self.writing)
         first = stage == self.at.first_writer[tensor]
         earlier = column(x.Q, np.where(first, NONE, number[stage - 1, tensor]))
         before = np.where(first, x.W[np.searchsorted(self.moved, tensor)], earlier)
         return [
             rows_from("(15) begun", (own, x.Q.index, 1), (own, before, -1), num_rows=len(own), upper=0),
-            *self._under_way(WRITES, self.writing, x.Q, x.backlog[1, 1], x.S),
+            *self._under_way("(15) writes", self.writing, x.Q, x.S, time=self.times.write, backlog=x.backlog[1, 1]),
         ]
-
-
-def movable(problem: Problem, machine: Machine, buffers: Bool) -> Bool:
-    """Return a mask of the tensors that can be moved: no graph inputs and no accumulation buffers."""
-    arrays = problem.graph.arrays
-    links = [[time is not None for time in times] for times in machine.transfer_times(problem.graph)]
-    found = np.array(links).all(axis=0) & (arrays.producers.counts == 1) & ~buffers & (arrays.size > 0)
-    return found if machine.host is None else found & (arrays.size <= machine.host)
