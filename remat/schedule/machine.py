@@ -157,7 +157,6 @@ class Machine:
         """
         ticks = self.per_second(graph)
         delay = -(-self.latency * ticks // 10**9)
-
         stay = on_device(graph)
 
         def taken(rate: int | None) -> list[int | None]:
@@ -230,10 +229,9 @@ class Machine:
 
 def on_device(graph: ComputeGraph) -> frozenset[str]:
     """Return the tensors that cannot be moved: ``meta["on_device"]`` of the graph."""
-    named = graph.meta.get("on_device", ())
-    return (
-        frozenset(name for name in named if isinstance(name, str)) if isinstance(named, list | tuple) else frozenset()
-    )
+    named = graph.meta.get("on_device")
+    listed = named if isinstance(named, list | tuple) else ()
+    return frozenset(name for name in listed if isinstance(name, str))
 
 
 def _rate_text(rate: int | None) -> str:

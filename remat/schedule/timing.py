@@ -154,14 +154,11 @@ def first_without_link(run: Simulation, machine: Machine) -> tuple[int, str] | N
 
     The machine may have no such link, or something outside the graph holds the tensor.
     """
-    rates = {StepKind.OFFLOAD: machine.write_rate, StepKind.FETCH: machine.read_rate}
-    moves = np.isin(run.kinds, list(rates)) & (run.moved >= 0)
-    held = np.array([name in on_device(run.graph) for name in run.graph.tensor_names], dtype=bool)
-    missing = moves & np.isin(run.kinds, [kind for kind, rate in rates.items() if rate == 0])
-    missing[moves] |= held[run.moved[moves]]
-    if not missing.any():
-        return None
-    step = int(missing.argmax())
-    name, way = run.graph.tensor_names[int(run.moved[step])], "to" if run.kinds[step] == StepKind.OFFLOAD else "from"
-    reason = "something outside the graph holds it" if name in on_device(run.graph) else "the machine has no such link"
-    return step, f"step {step} moves tensor {name!r} {way} the host, but {reason}"
+    links = {int(StepKind.OFFLOAD): ("to", machine.write_rate), int(StepKind.FETCH): ("from", machine.read_rate)}
+    stay = on_device(run.graph)
+    for step in np.flatnonzero(np.isin(run.kinds, list(links)) & (run.moved >= 0)).tolist():
+        name, (way, rate) = run.graph.tensor_names[int(run.moved[step])], links[int(run.kinds[step])]
+        if name in stay or rate == 0:
+            reason = "something outside the graph holds it" if name in stay else "the machine has no such link"
+            return step, f"step {step} moves tensor {name!r} {way} the host, but {reason}"
+    return None
