@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, zip_longest
 
@@ -279,22 +279,22 @@ class _Renumbering:
 
     def of(self, given: Statement) -> Statement:
         """Return the statement with other numbers; -1 for those that are not known."""
-        register, slot = self._known(self.registers), self._known(self.slots)
+
+        def register(number: int) -> int:
+            return self.registers.get(number, -1)
+
+        def slot(number: int) -> int:
+            return self.slots.get(number, -1)
+
         match given:
             case Compute(op, reads, writes):
                 return Compute(op, tuple(map(register, reads)), tuple(map(register, writes)))
-            case Allocate(number, tensor, size):
-                return Allocate(register(number), tensor, size)
-            case Deallocate(number):
-                return Deallocate(register(number))
-            case Discard(number):
-                return Discard(slot(number))
-            case _:
+            case Allocate() | Deallocate():
+                return replace(given, register=register(given.register))
+            case Discard():
+                return replace(given, slot=slot(given.slot))
+            case Offload() | Fetch():
                 return replace(given, slot=slot(given.slot), register=register(given.register))
-
-    @staticmethod
-    def _known(numbers: dict[int, int]) -> Callable[[int], int]:
-        return lambda number: numbers.get(number, -1)
 
 
 def _compare(what: str, given: Iterable[Statement], due: Iterable[Statement], numbers: _Renumbering) -> None:

@@ -33,6 +33,7 @@ _STATEMENTS: dict[str, Callable[..., Statement]] = {
     "allocate": Allocate, "compute": Compute, "deallocate": Deallocate,
     "offload": Offload, "fetch": Fetch, "discard": Discard,
 }  # fmt: skip
+_WORDS = {kind: word for word, kind in _STATEMENTS.items()}
 _HEADER = ("graph", "graph_digest", "source")
 Count = Annotated[int, Field(ge=0)]
 Registers = Annotated[tuple[Count, ...], Field(strict=False)]
@@ -62,25 +63,13 @@ class PlanDocument(Document):
 def plan_to_json(plan: ExecutionPlan) -> str:
     """Return the canonical JSON of a plan: same content, same text; one statement per line; ASCII."""
     header = {key: getattr(plan, key) for key in _HEADER}
-    inputs = Lines(json.dumps(_as_list(statement, with_word=False)) for statement in plan.inputs)
-    statements = Lines(json.dumps(_as_list(statement, with_word=True)) for statement in plan.statements)
+    inputs = Lines(json.dumps(_values(statement)) for statement in plan.inputs)
+    statements = Lines(json.dumps([_WORDS[type(each)], *_values(each)]) for each in plan.statements)
     return canonical({"format": NAME, "version": _version(plan), **header, "inputs": inputs, "statements": statements})
 
 
-def _as_list(statement: Statement, *, with_word: bool) -> list[Any]:
-    match statement:
-        case Allocate(register, tensor, size):
-            return [*(["allocate"] if with_word else []), register, tensor, size]
-        case Compute(op, reads, writes):
-            return ["compute", op, list(reads), list(writes)]
-        case Deallocate(register):
-            return ["deallocate", register]
-        case Discard(slot):
-            return ["discard", slot]
-        case Offload(slot, register):
-            return ["offload", slot, register]
-        case Fetch(slot, register):
-            return ["fetch", slot, register]
+def _values(statement: Statement) -> list[Any]:
+    return [getattr(statement, name) for name in statement.__match_args__]
 
 
 def _version(plan: ExecutionPlan) -> int:
