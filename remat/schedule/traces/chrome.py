@@ -16,7 +16,16 @@ from remat.io.files import write_atomic
 from remat.schedule.machine import Machine
 from remat.schedule.schedule import Schedule
 from remat.schedule.simulate import Counting
-from remat.schedule.traces.steps import StepTimes, allocation_times, counters, slices, trace_facts, trace_title, tracks
+from remat.schedule.traces.steps import (
+    StepTimes,
+    allocation_times,
+    changes,
+    counters,
+    slices,
+    trace_facts,
+    trace_title,
+    tracks,
+)
 from remat.schedule.traces.timeline import Timeline
 
 #: Number of the first track of slices; a track with the number of the process would be called its main thread.
@@ -133,16 +142,14 @@ def _slices(timeline: Timeline, times: StepTimes, machine: Machine | None) -> It
 
 def _counters(timeline: Timeline, times: StepTimes, budget: int | None) -> Iterator[dict[str, Any]]:
     """Yield counter values where they change; the last ones hold to the end."""
-    for name, values in counters(timeline, times, budget):
-        for at, value in values:
+    for name, series in counters(timeline, times, budget):
+        for at, value in series:
             yield _counter(name, at, {"bytes": value})
-    held = {kind: each.tolist() for kind, each in timeline.held().items()}
+    by_kind = {kind: each.tolist() for kind, each in timeline.held().items()}
     at_each = allocation_times(timeline, times)
-    for step, at in enumerate(at_each):
-        if step == 0 or any(each[step] != each[step - 1] for each in held.values()):
-            yield _counter("held", at, {kind: each[step] for kind, each in held.items()})
-    if at_each:
-        yield _counter("held", times.clock[-1], {kind: each[-1] for kind, each in held.items()})
+    held = [{kind: each[step] for kind, each in by_kind.items()} for step in range(len(at_each))]
+    for at, values in changes(at_each, held, times.clock[-1]):
+        yield _counter("held", at, values)
 
 
 def _counter(name: str, at: int, values: dict[str, int]) -> dict[str, Any]:

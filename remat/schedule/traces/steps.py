@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from remat.errors import ScheduleError
 from remat.graphs import ComputeGraph
 from remat.runtime.sizes import NANOSECONDS
 from remat.schedule.machine import Machine
-from remat.schedule.schedule import StepKind
+from remat.schedule.schedule import WORDS, StepKind
 from remat.schedule.simulate import Simulation
 from remat.schedule.timing import Timing, time_schedule
 from remat.schedule.traces.timeline import Timeline, module_paths, source_lines
@@ -23,6 +23,7 @@ _LONGEST_US = 10_000_000
 #: Tracks of slices: first computes, recomputations, and the links of a machine.
 COMPUTE, RECOMPUTE, TO_HOST, FROM_HOST = "compute", "recompute", "to host", "from host"
 _LINKS = {int(StepKind.OFFLOAD): TO_HOST, int(StepKind.FETCH): FROM_HOST}
+Value = TypeVar("Value")
 
 
 class Slice(NamedTuple):
@@ -160,8 +161,8 @@ def slices(timeline: Timeline, times: StepTimes) -> Iterator[Slice]:
             track = COMPUTE if facts["compute"] == 1 else RECOMPUTE
             yield Slice(track, begin, end, facts["op"], facts["phase"] or COMPUTE, facts)
         elif kind in _LINKS:
-            tensor, word = run.graph.tensors[moved], "offload" if kind == StepKind.OFFLOAD else "fetch"
-            yield Slice(_LINKS[kind], begin, end, tensor.name, word, {"tensor": tensor.name, "bytes": tensor.size})
+            facts = {"tensor": run.graph.tensor_names[moved], "bytes": run.graph.tensors[moved].size}
+            yield Slice(_LINKS[kind], begin, end, facts["tensor"], WORDS[kind], facts)
 
 
 def allocation_times(timeline: Timeline, times: StepTimes) -> list[int]:
@@ -181,7 +182,7 @@ def counters(timeline: Timeline, times: StepTimes, budget: int | None) -> Iterat
         yield Counter("host memory", changes(times.clock, held, end))
 
 
-def changes(at: Sequence[int], values: Sequence[int], end: int) -> list[tuple[int, int]]:
+def changes(at: Sequence[int], values: Sequence[Value], end: int) -> list[tuple[int, Value]]:
     """Return times and values where they change; the last value holds to the end."""
     found = [(time, value) for time, value, last in zip(at, values, [None, *values], strict=False) if value != last]
     return [*found, (end, values[-1])] if values else []
