@@ -355,7 +355,7 @@ def _signed(schedule: Schedule, given: ComputeGraph, wanted: ComputeGraph) -> Sc
     """Return a schedule of one graph as one of another graph with the same ops and tensors."""
     if given is wanted or schedule.graph_digest != given.digest:
         return schedule
-    return replace(schedule, graph_digest=wanted.digest)
+    return schedule.signed_for(wanted)
 
 
 def _names(keep: Iterable[str], graph: ComputeGraph) -> frozenset[str]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from remat.problem.problem import Problem
+from remat.runtime.text import counted
 from remat.schedule import OrderRule
 from remat.schedule.certificate import Certificate
 
@@ -114,9 +115,8 @@ class AtMost:
             return f"cost at most {self.most:,}"
         if self.limit is Limit.STAGES:
             return f"at most {self.most} stages, each in the reference order"
-        one = {Limit.FETCHES: "fetch", Limit.WRITES: "write"}[self.limit]
-        plural = "" if self.most == 1 else "es" if self.limit is Limit.FETCHES else "s"
-        return f"at most {self.most} {one}{plural} of each tensor"
+        moves = {Limit.FETCHES: "fetch", Limit.WRITES: "write"}
+        return f"at most {counted(self.most, moves[self.limit])} of each tensor"
 
 
 #: Every schedule of the graph, under any rules.
