@@ -432,8 +432,7 @@ class Certificate(Findings[Violation]):
         rows.append(
             ("steps", f"{self.steps:,}: {counted(self.computes, 'compute')}, {self.recomputations:,} of them again")
         )
-        if self.transfers is not None:
-            rows += self.transfer_rows()
+        rows += [*self.transfer_rows(), *self._time_rows()]
         if self.redundant:
             rows.append(("redundant", f"{counted(self.redundant, 'compute')} of values already live"))
         if self.in_place:
@@ -443,7 +442,7 @@ class Certificate(Findings[Violation]):
         return rows + self._violation_rows()
 
     def transfer_rows(self) -> list[tuple[str, str]]:
-        """Return the lines about machine, transfers, host and time; none where nothing is known of them."""
+        """Return the lines about machine, transfers and host; none where nothing is known of them."""
         machine, moved = self.rules.machine, self.transfers
         if moved is None:
             return []
@@ -453,8 +452,12 @@ class Certificate(Findings[Violation]):
             out = f"{counted(moved.bytes_written, 'byte')} out in {counted(moved.offloads, 'offload')}"
             back = f"{counted(moved.bytes_read, 'byte')} in by {counted(moved.fetches, 'fetch')}"
             rows += [("moved", f"{out}, {back}"), ("host peak", f"{counted(moved.host_peak, 'byte')}{where}")]
-        if moved.time is not None:
-            more = overhead_percent(moved.time, self.base_cost)
-            relative = "" if more is None else f", {more:.4g} % more than each op once"
-            rows.append(("time", f"{moved.time:,}, {moved.stall:,} of it waiting for transfers{relative}"))
         return rows
+
+    def _time_rows(self) -> list[tuple[str, str]]:
+        moved = self.transfers
+        if moved is None or moved.time is None:
+            return []
+        more = overhead_percent(moved.time, self.base_cost)
+        relative = "" if more is None else f", {more:.4g} % more than each op once"
+        return [("time", f"{moved.time:,}, {moved.stall:,} of it waiting for transfers{relative}")]

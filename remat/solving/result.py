@@ -392,7 +392,7 @@ class Result:
         overhead, peak = ("overhead", self._overhead(found)), ("peak", _memory(problem, found.peak))
         first, last = (peak, overhead) if self.asks_peak else (overhead, peak)
         made = ("schedule", f"{found.computes:,} computes, {found.recomputations:,} of them again ({self.source})")
-        moved = [row for row in found.transfer_rows() if row[0] != "time"]
+        moved = found.transfer_rows()
         if found.transfers is not None and found.transfers.stall is not None:
             moved.append(("waits", f"{found.transfers.stall:,}{self._unit(objective)} for transfers"))
         return [*rows, first, ("bound", self._bound()), last, made, *moved]
