@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.runtime.arrays import Int
+from remat.runtime.text import counted
 from remat.schedule.schedule import StepKind
 from remat.schedule.simulate import Simulation, simulate
 
@@ -39,7 +40,7 @@ def explain(graph: ComputeGraph, schedule: Schedule, violation: Violation, rules
               step 2  3 bytes  compute loss
             > step 3  4 bytes  compute g1
               step 4  3 bytes  compute g0
-    life    'f0', 1 bytes: produced at step 0 by 'f0', freed after step 4; read at steps 1, 4
+    life    'f0', 1 byte: produced at step 0 by 'f0', freed after step 4; read at steps 1, 4
     """
     run = simulate(graph, schedule, keep=rules.keep, count_constant_memory=rules.count_constant_memory)
     tensor = -1 if violation.tensor is None else graph.tensor_index.get(violation.tensor, -1)
@@ -62,8 +63,8 @@ def _idle(run: Simulation, step: int) -> int:
 def _around(run: Simulation, schedule: Schedule, step: int) -> list[tuple[str, str]]:
     low, high = max(0, step - AROUND), min(len(schedule), step + AROUND + 1)
     steps = range(low, high)
-    words = [" ".join(step) for step in islice(schedule.steps(), low, high)]
-    sizes = [f"{int(run.memory[k]):,} bytes" for k in steps]
+    words = [" ".join(pair) for pair in islice(schedule.steps(), low, high)]
+    sizes = [counted(int(run.memory[k]), "byte") for k in steps]
     digits, width = len(str(high - 1)), max(map(len, sizes))
     return [
         ("" if k > low else "around",
@@ -83,7 +84,8 @@ def _life(run: Simulation, tensor: int) -> list[tuple[str, str]]:
         parts.append(f"{len(found) - LISTED:,} more times")
     reads = np.flatnonzero(np.isin(run.ops, graph.arrays.consumers[tensor]))
     parts.append(f"read at {_steps(reads)}" if len(reads) else "never read")
-    return [("life", f"{graph.tensor_names[tensor]!r}, {graph.tensors[tensor].size:,} bytes: {'; '.join(parts)}")]
+    size = counted(graph.tensors[tensor].size, "byte")
+    return [("life", f"{graph.tensor_names[tensor]!r}, {size}: {'; '.join(parts)}")]
 
 
 def _instance(run: Simulation, start: int, end: int, tensor: int) -> str:

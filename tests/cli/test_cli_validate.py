@@ -84,7 +84,7 @@ def test_context_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     assert " ".join(" ".join(shown[at:]).split()) == (  # lines break by the width of the terminal
         "in the file line 16 of broken.json (step 8) "
         "around step 6 5 bytes compute g3 step 7 6 bytes compute g2 > step 8 7 bytes compute g1 "
-        "life 'f1', 1 bytes: produced at step 1 by 'f1', freed at step 3; read at steps 2, 8 "
+        "life 'f1', 1 byte: produced at step 1 by 'f1', freed at step 3; read at steps 2, 8 "
         "The schedule is not valid; `remat view` marks every fault."
     )
     write_schedule(steps(["f0", "f1", "f2", "-f1", "f2", "f3", "loss", "f2", "g3", "g2", "g1", "g0"]), "twice.json")
