@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.graphs import ComputeGraph
-from remat.io.figures import FAULT, FETCHED, FIRST, GREY, LABEL, TITLE, figure_of, plain_text
+from remat.io.figures import FAULT, FETCHED, FIRST, GREY, LABEL, figure_of, set_title
 from remat.runtime.sizes import size_text, size_unit
+from remat.schedule.certificate import overhead_percent
 from remat.schedule.drawing import Floats, time_unit
 from remat.schedule.machine import Machine
 from remat.schedule.schedule import Schedule, StepKind
@@ -49,18 +50,10 @@ def plot_transfers(graph: ComputeGraph, schedule: Schedule, machine: Machine, bu
         _mark_waits(axes, run, timing, scale)
     work.set_xlabel(label, fontsize=LABEL)
     work.set_xlim(0, max(edges[-1], 1e-12))
-    share = 100 * (timing.time - graph.base_cost) / graph.base_cost if graph.base_cost else 0
-    device.set_title(
-        plain_text(
-            f"{graph.name}: {share:.3g} % more time than each op once, {_share(timing):.3g} % of the time waiting"
-        ),
-        fontsize=TITLE,
-    )
+    more = overhead_percent(timing.time, graph.base_cost) or 0
+    waiting = 100 * timing.stall / timing.time if timing.time else 0
+    set_title(device, f"{graph.name}: {more:.3g} % more time than each op once, {waiting:.3g} % of the time waiting")
     return figure_of(device)
-
-
-def _share(timing: Timing) -> float:
-    return 100 * timing.stall / timing.time if timing.time else 0.0
 
 
 def _draw_memory(axes: Axes, edges: Floats, memory: Int, name: str, limit: int | None) -> None:
