@@ -44,11 +44,10 @@ def command(
     limit = Problem(loaded, budget, count_constant_memory=counted).budget_bytes
     rules = Rules(budget=limit, keep=frozenset(keep or ()), count_constant_memory=counted)
     outputs = Outputs()
-    steps, lines = Schedule.reference(loaded), None
-    if schedule is not None:
-        steps, format_name = read_with_format(schedule, loaded)
-        lines = StepLines.of(schedule, format_name, steps, loaded)
+    steps, format_name = (Schedule.reference(loaded), "") if schedule is None else read_with_format(schedule, loaded)
+    first = validate(loaded, steps, rules).decisive
+    lines = None if schedule is None or first is None else StepLines.of(schedule, format_name, steps, loaded)
     outputs.save_text(output, schedule_page(loaded, steps, rules, lines))
-    if first := validate(loaded, steps, rules).decisive:
+    if first is not None:
         say("remark", f"{schedule or 'the reference order'} is marked on the page: {described(first, lines)}")
     outputs.leave(OK)
