@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers import steps
 from shell import facts, ok
 
 from remat.graphs import ComputeGraph
@@ -66,9 +67,7 @@ def test_trace_formats_and_given_addresses() -> None:
 def test_trace_and_addresses_of_transfers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_graph(replace(unit_chain(2), cost_unit="us"), "g.json")
-    words = "compute f0, compute f1, offload f0, free f0, compute loss, compute g1, free loss, free f1"
-    words += ", fetch f0, compute g0"
-    write_schedule(Schedule.from_steps(tuple(word.split()) for word in words.split(", ")), "s.json")
+    write_schedule(steps("f0 f1 >f0 -f0 loss g1 -loss -f1 <f0 g0"), "s.json")
     ok("trace g.json s.json --machine rate=1MB/s -o t.json -o t.pftrace")
     found = json.loads(Path("t.json").read_text())["otherData"]
     assert (found["time"], found["stall"], found["peak"], found["host_peak"]) == (7, 2, 3, 1)

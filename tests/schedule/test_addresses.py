@@ -64,8 +64,7 @@ def test_fetched_copies_are_buffers_of_their_own() -> None:
     b.op("b", inputs=["a"], size=2)
     b.op("c", inputs=["b", "a"], size=1)
     b.op("d", inputs=["a"], size=8)
-    words = "compute a, offload a, compute b, free a, fetch a, compute c, free b, free c, compute d"
-    found = schedule_buffers(b.build(), Schedule.from_steps(tuple(word.split()) for word in words.split(", ")))
+    found = schedule_buffers(b.build(), steps("a >a b -a <a c -b -c d"))
     assert found.names == ("a", "b", "a#2 fetched", "c", "d")
     assert (found.lower.tolist(), found.upper.tolist()) == ([0, 1, 2, 3, 4], [2, 4, 5, 4, 5])  # b meets the fetch
     assert found.peak() == 12
@@ -148,8 +147,7 @@ def test_fetch_before_free_keeps_bytes_apart() -> None:
     b.op("a", size=4)
     b.op("b", inputs=["a"], size=4)
     b.op("c", inputs=["a"], size=1)
-    words = "compute a, offload a, compute b, free a, fetch a, free b, compute c"
-    graph, schedule = b.build(), Schedule.from_steps(tuple(word.split()) for word in words.split(", "))
+    graph, schedule = b.build(), steps("a >a b -a <a -b c")
     found = schedule_buffers(graph, schedule)
     assert found.names == ("a", "b", "a#2 fetched", "c")
     together = Addresses.in_one_memory(found, [4, 0, 0, 4])  # at the two computes after it, only one of them is live

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, browse, embedded, needs_browser
+from helpers import steps
 from shell import ok
 
 from remat.graphs import ComputeGraph, GraphBuilder
@@ -71,8 +72,8 @@ def test_page_loads_nothing() -> None:
 
 def test_violations_are_marked() -> None:
     chain = unit_chain(2)
-    steps = list(Schedule.reference(chain).steps())
-    broken = Schedule.from_steps([steps[0], ("free", "f0"), ("compute", "unknown"), *steps[1:]])
+    first, *others = Schedule.reference(chain).steps()
+    broken = Schedule.from_steps([first, ("free", "f0"), ("compute", "unknown"), *others])
     data = page_data(chain, broken)
     assert data["lines"][0][0] == "fault" and data["lines"][0][1].startswith("invalid: ")
     assert [data["ops"][op] for op in data["steps"]][:2] == ["f0", "unknown"]
@@ -122,10 +123,7 @@ def test_browser_draws_and_describes(tmp_path: Path) -> None:
 
 @needs_browser
 def test_fetched_copies_are_no_recomputations(tmp_path: Path) -> None:
-    words = "compute f0, compute f1, offload f0, free f0, compute loss, compute g1, free loss, free f1"
-    words += ", fetch f0, compute g0"
-    schedule = Schedule.from_steps(tuple(word.split()) for word in words.split(", "))
-    page = schedule_page(unit_chain(2), schedule)
+    page = schedule_page(unit_chain(2), steps("f0 f1 >f0 -f0 loss g1 -loss -f1 <f0 g0"))
     held = embedded(page)["intervals"]
     (copy,) = held["fetched"]
     assert (held["start"][copy], held["end"][copy]) == (4, 5)

@@ -319,8 +319,7 @@ def moving() -> tuple[ComputeGraph, Schedule]:
     builder.op("b", inputs=["a"], size=2, cost=3)
     builder.op("c", inputs=["b"], size=1, cost=1)
     builder.op("d", inputs=["a", "c"], size=1, cost=5)
-    words = "compute a, offload a, compute b, free a, fetch a, compute c, free b, compute d"
-    return builder.build(), Schedule.from_steps(tuple(word.split()) for word in words.split(", "))  # type: ignore[misc]
+    return builder.build(), steps("a >a b -a <a c -b d")
 
 
 def test_transfers_are_slices_on_tracks_of_the_links() -> None:
