@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -18,6 +18,7 @@ from remat.schedule.certificate import Rule, Violation
 from remat.schedule.faults import Faults
 from remat.schedule.host import HostCopies, HostUse
 from remat.schedule.io import as_schedule, graph_of
+from remat.schedule.last_uses import last_uses
 from remat.schedule.schedule import Schedule, StepKind
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Limit of reads and writes of tensors over all steps; each takes about a microsecond.
 MAX_TOUCHED = 50_000_000
-COMPUTE, FREE, OFFLOAD, FETCH, DISCARD = map(int, StepKind)
+COMPUTE, FREE = int(StepKind.COMPUTE), int(StepKind.FREE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +174,7 @@ class Counting(TypedDict, total=False):
     count_constant_memory: bool
 
 
-def simulate(  # noqa: C901 - one loop: calls would take 10 % more time
+def simulate(  # noqa: C901 - one loop: a call at each step takes 2 to 4 % more time
     graph: GraphLike,
     schedule: ScheduleLike,
     *,
@@ -222,7 +223,7 @@ def simulate(  # noqa: C901 - one loop: calls would take 10 % more time
     kinds = schedule.kinds
     ops = np.where(kinds == StepKind.COMPUTE, targets, -1)
     _check_length(graph, ops)
-    after = {} if schedule.has_frees else _last_uses(graph, kinds.tolist(), targets.tolist(), kept)
+    after = {} if schedule.has_frees else last_uses(graph, kinds.tolist(), targets.tolist(), kept)
 
     reads, writes = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
     producers, size = arrays.producers.counts.tolist(), arrays.size.tolist()
@@ -237,7 +238,7 @@ def simulate(  # noqa: C901 - one loop: calls would take 10 % more time
     redundant = masked = 0
     faults = Faults(graph, schedule, ops, max_violations)
     host = HostCopies(faults, targets, begun=begun, given=given)
-    leaving = host.leaving  # checked here: a call at each step would take 10 % more time
+    leaving = host.leaving  # checked here: calls at each compute and free take 5 % more time
 
     def free(tensor: int, step: int, end: int) -> None:
         nonlocal live
@@ -339,50 +340,6 @@ def _in_place(graph: ComputeGraph, ops: Int, kinds: NDArray[np.int8], found: Int
 
             taken += [(step, *pair) for pair in arrays.written_in_place(int(ops[step]), possible)]
     return np.array(taken, dtype=np.int64).reshape(-1, 3).T
-
-
-def _last_uses(graph: ComputeGraph, kinds: list[int], targets: list[int], kept: Bool) -> dict[int, list[int]]:
-    """Return the tensors to free after each step if frees are implied: each instance after its last use.
-
-    An instance is in use from its first contribution, or its fetch, to the last read or offload of its value, or to the
-    end if it is kept. A later write of the same contribution, or of a value that is not read, is a separate use.
-    """
-    reads, writes = graph.arrays.op_inputs.shared_lists(), graph.arrays.op_outputs.shared_lists()
-    producers = graph.arrays.producers.counts.tolist()
-    left = [count if keep else 0 for count, keep in zip(producers, kept.tolist(), strict=True)]
-    given: list[set[int]] = [set() for _ in producers]  # ops whose contributions to the value are counted in `left`
-    after: dict[int, list[int]] = {}
-    for step in range(len(kinds) - 1, -1, -1):
-        op, kind = targets[step], kinds[step]
-        if op < 0:
-            continue
-        freed = []
-        written: Sequence[int] = ()
-        read: Sequence[int] = ()
-        if kind == COMPUTE:
-            written, read = writes[op], reads[op]
-        elif kind == OFFLOAD:
-            read = (op,)
-        elif kind == FETCH and producers[op]:
-            if left[op] == 0:
-                freed.append(op)
-            left[op] = 0
-            given[op].clear()
-        for t in written:
-            if left[t] == 0:
-                freed.append(t)
-            elif op not in given[t]:
-                given[t].add(op)
-                left[t] -= 1
-        for t in read:
-            if producers[t]:  # graph inputs stay live
-                if left[t] == 0:
-                    freed.append(t)
-                left[t] = producers[t]
-                given[t].clear()
-        if freed:
-            after[step] = freed[::-1]
-    return after
 
 
 def _check_length(graph: ComputeGraph, ops: Int) -> None:
