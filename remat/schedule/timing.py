@@ -81,7 +81,7 @@ def time_schedule(run: Simulation, machine: Machine) -> Timing:
     >>> timing.time, timing.stall, timing.start.tolist()
     (8, 3, [0, 1, 2, 4, 4, 5, 6, 7])
     """
-    write, read = ([time or 0 for time in times] for times in machine.transfer_times(run.graph))  # 0 if unused, no link
+    write, read = ([time or 0 for time in times] for times in machine.transfer_times(run.graph))  # 0: cannot be moved
     if (missing := first_without_link(run, machine)) is not None:
         raise ProblemError(missing[1], "no-link")
     durations = Durations(run.graph.arrays.cost.tolist(), write, read)
