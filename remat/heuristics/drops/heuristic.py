@@ -14,7 +14,7 @@ from remat.heuristics.base import Heuristic, HeuristicRun
 from remat.ordering.instance import OrderInstance
 from remat.ordering.rules import ListOrder
 from remat.problem import Problem
-from remat.problem.op_sequence import allowed_computes, op_sequence, order_of, standing_buffers, useful_schedule
+from remat.problem.op_sequence import LiveTables, allowed_computes, op_sequence, order_of, useful_schedule
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.checked_options import Options, Range
 from remat.runtime.compiled import KernelSet
@@ -286,10 +286,10 @@ def bare_tables(
     begin = np.where(at.live & (at.writer < 0), arrays.producers.lowest(position, num_ops), -1)
     limit = allowed_computes(problem, MOST_RUNS)
     net = StageGraph(
-        arrays.size.copy(), arrays.cost.copy(), at.workspace, reads.indptr, reads.indices, writes.indptr, writes.indices,
-        at.writer, begin,
-        arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(), problem.kept & at.live, limit, order.copy(),
-        position,
+        arrays.size.copy(), arrays.cost.copy(), at.workspace,
+        reads.indptr, reads.indices, writes.indptr, writes.indices, at.writer, begin,
+        arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(), problem.kept & at.live, limit,
+        order.copy(), position,
     )  # fmt: skip
     degree = int((np.diff(net.in_ptr) + np.diff(net.out_ptr)).max(initial=0))
     blocks = -(-(num_ops + 2) // BLOCK)
