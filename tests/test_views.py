@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,28 +46,33 @@ from remat.schedule.buffer_tables import read_table
 GRAPH = replace(unit_chain(6), name="<b>$chain")
 PROBLEM = Problem(GRAPH, 5)
 ONE = SolveOptions(threads=1)
-MATRIX = compare(PROBLEM, [4, 5], ["greedy"], options=ONE)
-FRONTIER = frontier(PROBLEM, [4, 5], ["greedy"], options=ONE)
-RESULT = solve(PROBLEM, "greedy", options=ONE)
-BATCH = max_batch(AffineGraph.scaled(GRAPH, 1), 40, "greedy", options=ONE)
-VIEWED: dict[str, Any] = {
-    "graph": GRAPH,
-    "problem": PROBLEM,
-    "result": RESULT,
-    "certificate": RESULT.certificate,
-    "comparison": MATRIX,
-    "frontier": FRONTIER,
-    "trade-off": trade_off(MATRIX),
-    "batch": BATCH,
-    "arenas": arenas(GRAPH, ("reference", "kahn"), ("first-fit",)),
-    "arena": arenas(GRAPH, ("reference",), ("first-fit",)).found[0],
-    "addresses": allocate(AllocationProblem(schedule_buffers(GRAPH, Schedule.reference(GRAPH))), "first-fit"),
+
+
+@cache
+def viewed(name: str) -> Any:
+    """Return an object by its name."""
+    return VIEWED[name]()
+
+
+#: What makes each object; on first use, since every process that collects the tests reads this module.
+VIEWED: dict[str, Callable[[], Any]] = {
+    "graph": lambda: GRAPH,
+    "problem": lambda: PROBLEM,
+    "result": lambda: solve(PROBLEM, "greedy", options=ONE),
+    "certificate": lambda: viewed("result").certificate,
+    "comparison": lambda: compare(PROBLEM, [4, 5], ["greedy"], options=ONE),
+    "frontier": lambda: frontier(PROBLEM, [4, 5], ["greedy"], options=ONE),
+    "trade-off": lambda: trade_off(viewed("comparison")),
+    "batch": lambda: max_batch(AffineGraph.scaled(GRAPH, 1), 40, "greedy", options=ONE),
+    "arenas": lambda: arenas(GRAPH, ("reference", "kahn"), ("first-fit",)),
+    "arena": lambda: arenas(GRAPH, ("reference",), ("first-fit",)).found[0],
+    "addresses": lambda: allocate(AllocationProblem(schedule_buffers(GRAPH, Schedule.reference(GRAPH))), "first-fit"),
 }
 
 
 @pytest.mark.parametrize("name", VIEWED)
 def test_notebooks_show_objects(name: str) -> None:
-    shown = VIEWED[name]
+    shown = viewed(name)
     html = shown._repr_html_()
     assert "<b>" not in html
     assert ("image/png" in html) is hasattr(shown, "plot")
@@ -75,19 +82,20 @@ def test_notebooks_show_objects(name: str) -> None:
 
 
 def test_tables_become_data_frames() -> None:
-    assert list(MATRIX.to_frame()["status"]) == [run["status"] for run in MATRIX.rows()]
-    assert FRONTIER.to_frame()["cost"].tolist() == [cell.cost for cell in FRONTIER.of("greedy")]
+    matrix, curve, result, batch = (viewed(name) for name in ("comparison", "frontier", "result", "batch"))
+    assert list(matrix.to_frame()["status"]) == [run["status"] for run in matrix.rows()]
+    assert curve.to_frame()["cost"].tolist() == [cell.cost for cell in curve.of("greedy")]
     assert GRAPH.to_frame()["cost"].sum() == GRAPH.base_cost
-    assert RESULT.to_frame()["cost"].iloc[-1] == RESULT.cost
-    assert list(BATCH.to_frame()["batch"]) == [probe.batch for probe in BATCH.probes]
-    found = VIEWED["addresses"]
+    assert result.to_frame()["cost"].iloc[-1] == result.cost
+    assert list(batch.to_frame()["batch"]) == [probe.batch for probe in batch.probes]
+    found = viewed("addresses")
     assert (found.to_frame()["address"] + found.to_frame()["bytes"]).max() == found.price
-    assert RESULT.certificate is not None and RESULT.certificate.to_frame().empty
+    assert viewed("certificate").to_frame().empty
 
 
 @pytest.mark.parametrize("name", ["comparison", "frontier", "trade-off", "arenas"])
 def test_tables_save_themselves(name: str, tmp_path: Path) -> None:
-    table, page = VIEWED[name], name in ("comparison", "frontier")
+    table, page = viewed(name), name in ("comparison", "frontier")
     for suffix in (".csv", ".json", ".png", *[".html"] * page):
         table.save(tmp_path / f"table{suffix}")
     assert (tmp_path / "table.csv").read_text() == table.to_csv()
@@ -98,21 +106,21 @@ def test_tables_save_themselves(name: str, tmp_path: Path) -> None:
 
 
 def test_arenas_save_themselves_one_by_one(tmp_path: Path) -> None:
-    arena = VIEWED["arena"]
+    arena = viewed("arena")
     arena.save(tmp_path / "arena.json")
     assert json.loads((tmp_path / "arena.json").read_text())[0]["arena"] == arena.arena == arena.to_frame()["arena"][0]
 
 
 def test_batches_save_their_schedule(tmp_path: Path) -> None:
-    BATCH.save(tmp_path / "schedule.json")
-    assert BATCH.graph is not None
-    assert validate(BATCH.graph, read_schedule(tmp_path / "schedule.json")).peak <= 40
+    batch = viewed("batch")
+    batch.save(tmp_path / "schedule.json")
+    assert validate(batch.graph, read_schedule(tmp_path / "schedule.json")).peak <= 40
     with refused("problem.no-schedule-to-save"):
-        replace(BATCH, schedule=None).save(tmp_path / "none.json")
+        replace(batch, schedule=None).save(tmp_path / "none.json")
 
 
 def test_results_without_addresses_are_neither_drawn_nor_saved() -> None:
-    none = replace(VIEWED["addresses"], addresses=None)
+    none = replace(viewed("addresses"), addresses=None)
     with refused("problem.no-addresses"):
         none.plot()
     assert "bound" in none._repr_html_()
@@ -143,11 +151,11 @@ def test_pictures_are_the_same_bytes_in_each_format(tmp_path: Any) -> None:
         texts = []
         for name in ("a", "b"):
             path = tmp_path / f"{name}{suffix}"
-            write_figure(path, MATRIX.plot)
+            write_figure(path, viewed("comparison").plot)
             texts.append(path.read_bytes())
         assert texts[0] == texts[1] and texts[0].startswith(start)
     with refused("format.picture"):
-        write_figure(tmp_path / "x.gif", MATRIX.plot)
+        write_figure(tmp_path / "x.gif", viewed("comparison").plot)
 
 
 def test_unknown_arguments_are_refused_with_the_known_ones() -> None:
@@ -158,7 +166,7 @@ def test_unknown_arguments_are_refused_with_the_known_ones() -> None:
 
 
 def test_parts_of_an_allocation_have_short_texts() -> None:
-    found = VIEWED["addresses"]
+    found = viewed("addresses")
     assert all(len(repr(part)) < 100 for part in (found.problem, found.addresses, found.problem.buffers))
 
 
@@ -190,18 +198,18 @@ def test_graphs_and_problems_save_themselves(tmp_path: Path) -> None:
 
 def test_functions_take_files_names_and_networkx(tmp_path: Path) -> None:
     GRAPH.save(tmp_path / "graph.json")
-    RESULT.save(tmp_path / "schedule.json")
-    assert RESULT.schedule is not None
+    result = viewed("result")
+    result.save(tmp_path / "schedule.json")
     for graph in (GRAPH, tmp_path / "graph.json", str(tmp_path / "graph.json"), GRAPH.to_networkx()):
-        for schedule in (RESULT.schedule, tmp_path / "schedule.json"):
-            assert validate(graph, schedule).peak == simulate(graph, schedule).peak == RESULT.peak
-        assert solve(graph, "greedy", budget=5, options=ONE).cost == RESULT.cost
+        for schedule in (result.schedule, tmp_path / "schedule.json"):
+            assert validate(graph, schedule).peak == simulate(graph, schedule).peak == result.peak
+        assert solve(graph, "greedy", budget=5, options=ONE).cost == result.cost
         assert allocate(graph, "first-fit").price == GRAPH.reference_peak
     table = tmp_path / "buffers.csv"
     table.write_text("id,lower,upper,size\na,0,2,4\nb,1,3,2\n")
     assert allocate(table, "first-fit").price == allocate(read_table(table)[0], "first-fit").price == 6
     start = tmp_path / "schedule.json"
-    assert solve(PROBLEM, "greedy", warm_start=start, options=SolveOptions(threads=1)).cost == RESULT.cost
+    assert solve(PROBLEM, "greedy", warm_start=start, options=SolveOptions(threads=1)).cost == viewed("result").cost
     batched = replace(GRAPH, meta={"batch": 1})
     batched.save(tmp_path / "batched.json")
     for family in (batched, tmp_path / "batched.json", str(tmp_path / "batched.json")):
