@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from remat.io.figures import COLOURS, empty_figure, logarithmic, plain_text, write_figure
 from remat.io.files import made_folder, write_atomic
 from remat.io.page import page_script, script_source
-from remat.runtime.text import printable
+from remat.runtime.text import counted, printable
 from remat.studies import embedded_pages
 from remat.studies.measures import (
     Curve,
@@ -111,8 +111,8 @@ class Report:
 
     def summary(self) -> Sheet:
         """Return counts by status and shifted geometric means of each method, and of the virtual best."""
-        overheads, times, gaps = self.values(overhead), self.values(proof_seconds), self.values(gap)
         objectives = self.values(objective)
+        measures = [_comparable(self.values(of)) for of in (overhead, gap, proof_seconds)]
         best = virtual_best(objectives)
         rows: list[list[Any]] = []
         for method in self.methods:
@@ -121,26 +121,19 @@ class Report:
             rows.append([
                 method, counts.total(), counts["optimal"], counts["feasible"], counts["infeasible"],
                 counts.total() - counts["optimal"] - counts["feasible"] - counts["infeasible"], wins,
-                *(_mean(values[method]) for values in (overheads, gaps, times)),
+                *(_mean(values[method]) for values in measures),
             ])  # fmt: skip
-        together = [_mean(virtual_best(values)) for values in (overheads, gaps, times)]
+        together = [_mean(virtual_best(values)) for values in measures]
         solved = sum(value is not None for value in best)
         rows.append([VIRTUAL_BEST, len(best), None, None, None, len(best) - solved, solved, *together])
         columns = (
-            "method",
-            "cells",
-            "optimal",
-            "feasible",
-            "infeasible",
-            "none",
-            "best",
-            "overhead %",
-            "gap %",
-            "proof s",
-        )
+            "method", "cells", "optimal", "feasible", "infeasible", "none", "best", "overhead %", "gap %", "proof s",
+        )  # fmt: skip
+        numbers = [len(values[self.methods[0]]) if self.methods else 0 for values in measures]
         note = (
-            "Means are geometric, shifted by 1 (%, s), over the cells that have the value: compare them only between "
-            "methods that solve the same cells. best: cells with the best objective of all methods."
+            "Means are geometric, shifted by 1 (%, s), over the problems for which all methods that have such values "
+            "have one: {:,} with overheads, {:,} with gaps, {:,} with proofs. best: cells with the best objective of all "
+            "methods.".format(*numbers)
         )
         return Sheet("Methods", columns, rows, note)
 
@@ -331,8 +324,8 @@ class Report:
         limited += " of processor time" if seconds and clocks == {"processor"} else ""
         left_out = len(self._problems) - len(self._feasible)
         facts = [
-            f"{done:,} of {len(self.results):,} cells finished: {len(self.methods):,} methods, "
-            f"{len(instances):,} instances, {len(seeds):,} seeds. Time limit {limited}, "
+            f"{done:,} of {counted(len(self.results), 'cell')} finished: {counted(len(self.methods), 'method')}, "
+            f"{counted(len(instances), 'instance')}, {counted(len(seeds), 'seed')}. Time limit {limited}, "
             f"threads {', '.join(sorted(threads)) or '-'}.",
             f"remat {', '.join(sorted(versions)) or '-'}; {', '.join(sorted(hosts)) or '-'}.",
             "Every schedule was certified again when this report was made. Click on a column to sort.",
@@ -343,6 +336,15 @@ class Report:
                 "profiles of the objective and curves leave them out. In curves, a cell without a schedule is infinite."
             )
         return facts
+
+
+def _comparable(values: dict[str, list[float | None]]) -> dict[str, list[float | None]]:
+    """Return the values of methods on the problems for which all have one; methods without any value do not count."""
+    some = {method for method, row in values.items() if any(value is not None for value in row)}
+    shared = [
+        k for k, column in enumerate(zip(*(values[method] for method in some), strict=True)) if None not in column
+    ]
+    return {method: [row[k] for k in shared] for method, row in values.items()}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
