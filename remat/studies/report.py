@@ -132,8 +132,8 @@ class Report:
         numbers = [len(values[self.methods[0]]) if self.methods else 0 for values in measures]
         note = (
             "Means are geometric, shifted by 1 (%, s), over the problems for which all methods that have such values "
-            "have one: {:,} with overheads, {:,} with gaps, {:,} with proofs. best: cells with the best objective of all "
-            "methods.".format(*numbers)
+            "have one: {:,} with overheads, {:,} with gaps, {:,} with proofs. best: cells with the best objective "
+            "of all methods.".format(*numbers)
         )
         return Sheet("Methods", columns, rows, note)
 
