@@ -2,7 +2,8 @@
 
 It follows the rules directly and shares no code with formulations, searches, or the validator. Of schedules that differ
 by the order of steps that may be exchanged only one is tried: between two allocations (computes or fetches) come the
-offloads and discards, then the frees by name, of which the next allocation needs each.
+offloads and discards, then the frees by name, of which the next allocation needs each. Steps without effect on later
+computes are left out: recomputations of what is there, and copies of graph inputs and of tensors that nothing reads.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class _Search:
         self.ops = [graph.ops[op] for op in graph.arrays.order.tolist()]
         self.size = {tensor.name: tensor.size for tensor in graph.tensors}
         self.fixed = frozenset(graph.inputs)
+        read = {name for op in self.ops for name in op.inputs}
+        self.useful = (read | set(graph.outputs)) - self.fixed
         times = (dict(zip(graph.tensor_names, some, strict=True)) for some in machine.transfer_times(graph))
         self.write, self.read = times
         self.capacity = math.inf if machine.host is None else machine.host
@@ -140,6 +143,8 @@ class _Search:
         most = room if not state.freed else room - self.size[state.freed]  # what needs no more could be done before
         for j, op in enumerate(self.ops[: state.done + 1]):
             fresh = [name for name in op.outputs if name not in device]
+            if not fresh and j < state.done:
+                continue
             need = sum(self.size[name] for name in fresh) + op.workspace
             if need > room or (state.freed and need <= most) or not all(name in device for name in op.inputs):
                 continue
@@ -169,9 +174,9 @@ class _Search:
     def _host_steps(self, state: _State, device: dict[str, int], host: dict[str, int]) -> Iterator[_Move]:
         """Yield the offloads and discards that are possible."""
         copied = sum(self.size[name] for name in host)
-        for name in device:
+        for name in (name for name in device if name in self.useful and name not in host):
             taken = self.write[name]
-            if name not in host and taken is not None and copied + self.size[name] <= self.capacity:
+            if taken is not None and copied + self.size[name] <= self.capacity:
                 end = (state.out if self.machine.full_duplex else max(state.out, state.back)) + taken
                 back = state.back if self.machine.full_duplex else end
                 yield ("offload", name), 0, state._replace(host=state.host | {(name, end)}, out=end, back=back)
