@@ -78,6 +78,8 @@ class Restriction(StrEnum):
     """No buffer is filled again, and no such op runs again for another output."""
     STAGED_TRANSFERS = "tensors written after their first computes and fetched where their writers would run again"
     """Copies stay on the host to the end."""
+    WAITING_GROUPS = "groups that begin when all they read has arrived, and move what they save as a whole"
+    """By one option, of the first run."""
     COMPOSITES = "groups of ops run by their given options"
     """Ops run in groups, each group by one of its options."""
     POLICIES = "selective checkpointing of the given regions"

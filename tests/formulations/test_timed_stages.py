@@ -9,9 +9,9 @@ from transfer_problems import transfer_problem
 
 from remat import Problem, solve
 from remat.backends.highs import Highs
+from remat.formulations.placing import placed
 from remat.formulations.programs import FETCH
 from remat.formulations.timed_stages import TimedStages
-from remat.formulations.timed_stages.placing import placed
 from remat.graphs.families import unit_chain
 from remat.modeling import Kind, violations
 from remat.problem.scope import Scope

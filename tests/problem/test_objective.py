@@ -22,6 +22,7 @@ NAMED = {
     "problem/problem.py": "asks for the time with a machine, and for the cost without",
     "formulations/timed_intervals/formulation.py": "states the time",
     "formulations/timed_stages/formulation.py": "bounds the time",
+    "formulations/timed_h_ilp/formulation.py": "bounds the time",
     "config/description.py": "describes the machine of problems for the time",
     "cli/options.py": "describes the same",
     "solving/method.py": "finds the least cost by default; order searches find the least peak",

@@ -374,9 +374,9 @@ class CompositeProblem:
         tensor = np.union1d(reads, writes[~passes])
         return Run(
             option=0, ops=np.array([op], dtype=np.int64), cost=int(arrays.cost[op]),
-            memory=np.array([held], dtype=np.int64), saved=0, tensor=tensor, needs=np.isin(tensor, reads),
-            makes=np.isin(tensor, writes), last=np.zeros(len(tensor), dtype=np.int64), absent_tensor=NOTHING,
-            absent_from=NOTHING, absent_until=NOTHING,
+            memory=np.array([held], dtype=np.int64), phantom=NOTHING, saved=0, tensor=tensor,
+            needs=np.isin(tensor, reads), makes=np.isin(tensor, writes), last=np.zeros(len(tensor), dtype=np.int64),
+            absent_tensor=NOTHING, absent_from=NOTHING, absent_until=NOTHING,
         )  # fmt: skip
 
     @cached_property

@@ -60,19 +60,26 @@ def expand(problem: CompositeProblem, steps: Iterable[Step], source: str = "comp
     >>> " ".join(schedule.computes())
     'f0 f1 f2 f3 loss g3 f1 f2 g2 g1 g0'
     """
-    arrays = problem.arrays
-    done = np.zeros(len(arrays.cost), dtype=np.bool_)
-    parts = [NOTHING]
+    sequence = np.concatenate([NOTHING, *computed_by(problem, steps)])
+    return Schedule.of_computes(
+        problem.problem.graph, sequence[useful_computes(problem.problem, sequence, refills=True)], source=source
+    )
+
+
+def computed_by(problem: CompositeProblem, steps: Iterable[Step]) -> list[Int]:
+    """Return the ops that each step computes: those of its run, less those whose outputs are live.
+
+    Raise ProblemError if a node or option does not exist.
+    """
+    done = np.zeros(len(problem.arrays.cost), dtype=np.bool_)
+    parts = []
     for step in steps:
         ops = find_run(problem, step.node, step.option).ops
         if len(step.live):
             ops = ops[~_needless(problem, ops, step.live, done)]
         done[ops] = True
         parts.append(ops)
-    sequence = np.concatenate(parts)
-    return Schedule.of_computes(
-        problem.problem.graph, sequence[useful_computes(problem.problem, sequence, refills=True)], source=source
-    )
+    return parts
 
 
 def _needless(problem: CompositeProblem, ops: Int, live: Int, done: Bool) -> Bool:

@@ -49,8 +49,10 @@ class Run:
     memory : int64 array, shape (sub-steps,)
         Bytes held at each sub-step in addition to interfaces: internal tensors (including those that the forward part
         saved for the backward part), the run's private copies of interfaces, and the op's workspace.
+    phantom : int64 array
+        Internal tensors that are held afterwards, for the backward part. None for backward parts.
     saved : int
-        Bytes of internal tensors that are held afterwards, for the backward part: the phantom. 0 for backward parts.
+        Bytes of the phantom.
     tensor : int64 array, shape (interfaces,)
         Tensors of the flat graph that cross the border and that this run needs or makes, ascending.
     needs, makes : bool arrays, shape (interfaces,)
@@ -65,6 +67,7 @@ class Run:
     ops: Int
     cost: int
     memory: Int
+    phantom: Int
     saved: int
     tensor: Int
     needs: Bool
@@ -244,9 +247,9 @@ def make_run(
     before = np.where(np.append(True, what[1:] != what[:-1])[: len(what)], 0, before)
     made &= before < start
     run = Run(
-        option=option, ops=ops, cost=int(arrays.cost[ops].sum()), memory=memory, saved=int(size[saved].sum()),
-        tensor=crossing, needs=need, makes=mine[crossing], last=used, absent_tensor=what[made],
-        absent_from=before[made], absent_until=start[made],
+        option=option, ops=ops, cost=int(arrays.cost[ops].sum()), memory=memory, phantom=saved,
+        saved=int(size[saved].sum()), tensor=crossing, needs=need, makes=mine[crossing], last=used,
+        absent_tensor=what[made], absent_from=before[made], absent_until=start[made],
     )  # fmt: skip
     return run, entering
 

@@ -37,6 +37,19 @@ class Touches(NamedTuple):
         return np.searchsorted(self.keys, np.asarray(t) * self.total + item)
 
 
+class Apart(NamedTuple):
+    """Data and phantoms for which the retention into each phase is a choice of its own: they may come from a host."""
+
+    data: Bool
+    phantoms: Bool
+
+    @classmethod
+    def none(cls, tables: Tables) -> Apart:
+        """Return masks without any."""
+        data, phantoms = len(tables.tensor), len(tables.phantom_layer)
+        return cls(np.zeros(data, dtype=np.bool_), np.zeros(phantoms, dtype=np.bool_))
+
+
 class Phases:
     """Numbers of the possible runs, retentions and reads in each phase.
 
@@ -44,8 +57,9 @@ class Phases:
     sample; only `until`, `active` and `phantom_runs` are then valid.
     """
 
-    def __init__(self, tables: Tables, may: Bool, now: Int | None = None) -> None:
+    def __init__(self, tables: Tables, may: Bool, now: Int | None = None, apart: Apart | None = None) -> None:
         self.at, self.may = tables, may
+        self.apart = apart or Apart.none(tables)
         now = np.arange(tables.T) if now is None else now
         self.run_phase, self.run_node = np.nonzero(may)
         """Every (phase, node) that may run, sorted by phase, then node."""
@@ -102,7 +116,7 @@ class Phases:
     @cached_property
     def kept(self) -> Int:
         """[t, d]: number of P, NONE or ONE; shape (T + 1, data)."""
-        table = self._numbered(self.at.maker + 1, self.until, self.active)
+        table = self._numbered(self.at.maker + 1, self.until, self.active | self.apart.data)
         table[-1, self.at.kept] = ONE
         return table
 
@@ -146,14 +160,14 @@ class Phases:
         """[t, phantom]: number of Sp; shape (T + 1, phantoms)."""
         at = self.at
         ahead, back = self.phantom_runs
-        backward = at.node[at.phantom_backward]
-        return self._numbered(at.node[at.phantom_forward] + 1, self.last_run[backward], ahead | back)
+        first, last = at.node[at.phantom_forward] + 1, self.last_run[at.node[at.phantom_backward]]
+        return self._numbered(first, last, ahead | back | self.apart.phantoms)
 
     @cached_property
     def phantom(self) -> tuple[Int, Int]:
         """[t, phantom]: number of Q if it is a variable, else NONE; and its kind, 0: variable, 1: Sp[t+1], 2: Sp[t]."""
         ahead, back = self.phantom_runs
-        kind = np.where(ahead & back, 0, np.where(back, 2, 1))
+        kind = np.where((ahead | self.apart.phantoms) & back, 0, np.where(back, 2, 1))
         number = np.full(ahead.shape, NONE, dtype=np.int64)
         there = np.nonzero(kind == 0)
         number[there] = np.arange(len(there[0]))

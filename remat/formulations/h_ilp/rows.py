@@ -31,8 +31,7 @@ class Program:
     def __init__(self, name: str, phases: Phases, clock: Deadline) -> None:
         model, at = Model(name), phases.at
         self.model, self.at, self.phases, self.clock = model, at, phases, clock
-        slot, choice = phases.run_choice
-        R = self.R = model.booleans("R", len(slot))
+        self.R = model.booleans("R", len(phases.run_choice[0]))
         P = model.booleans("P", int(phases.kept.max(initial=-1)) + 1)
         S = model.booleans("S", int(phases.contribution_kept.max(initial=-1)) + 1)
         K = model.booleans("K", int(phases.contribution.max(initial=-1)) + 1)
@@ -59,11 +58,27 @@ class Program:
         clock.check()
         self._memory()
         self._limits()
-        priced = np.flatnonzero(at.cost[choice] > 0)
-        sure = int(at.cost[at.first[phases.run_node[phases.sure]]].sum())
-        model.minimize(R.index[priced], at.cost[choice[priced]], sure)
+        self._minimise()
         self.x = model.named
         """Variables of the model."""
+
+    def _minimise(self) -> None:
+        """Set the objective."""
+        at, phases = self.at, self.phases
+        _, choice = phases.run_choice
+        priced = np.flatnonzero(at.cost[choice] > 0)
+        sure = int(at.cost[at.first[phases.run_node[phases.sure]]].sum())
+        self.model.minimize(self.R.index[priced], at.cost[choice[priced]], sure)
+
+    def _data_otherwise(self, t: Int, d: Int) -> tuple[Int, ...]:
+        """Return columns of other ways by which data are there in phases."""
+        del t, d
+        return ()
+
+    def _phantoms_otherwise(self, t: Int, phantom: Int) -> tuple[Int, ...]:
+        """Return columns of other ways by which phantoms are there in phases."""
+        del t, phantom
+        return ()
 
     def _computes(self, t: Int, node: Int) -> tuple[Int, Int]:
         """Return (index, column of R) of all choices of nodes in phases; none for nodes that cannot run."""
@@ -149,7 +164,8 @@ class Program:
             use = (low != NONE) & (low != q)
             self.model.add(sum_rows(name, low[use], q[use]))
         use = (q != NONE) & (q != into)
-        self.model.add(sum_rows("(7) made by the forward part", q[use], into[use], ahead[use]))
+        other = self._phantoms_otherwise(t[use], phantom[use])
+        self.model.add(sum_rows("(7) made by the forward part", q[use], into[use], ahead[use], *other))
         layer = t * max(1, len(at.layer_forward)) + at.phantom_layer[phantom]
         there = q != NONE
         keys, row = np.unique(layer[there], return_inverse=True)
@@ -168,7 +184,8 @@ class Program:
         alone = (at.makers[d] == 1) & (t > at.maker[d]) & (levels.first[t, d] != NONE)
         alone &= levels.first[t, d] != levels.P[t, d]
         t, d = t[alone], d[alone]
-        self._made("(d2)-(d3) kept or made", t, at.maker[d], levels.first[t, d], levels.P[t, d])
+        there = levels.P[t, d], *self._data_otherwise(t, d)
+        self._made("(d2)-(d3) kept or made", t, at.maker[d], levels.first[t, d], *there)
         # several contributors
         parts = phases.parts
         node, data = at.make_node[parts], at.make_data[parts]
