@@ -12,14 +12,14 @@ nothing within the budget, which may be below the need of an op.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import common
 from two_level_offload import two_level
 
-from remat import ComputeGraph, solve
+from remat import solve
 from remat.bounds import Bound, stage_bounds
+from remat.graphs.roofline import with_times
 from remat.graphs.zoo import TRAINING_STEPS
 from remat.heuristics.transfers import Transfers
 from remat.heuristics.transfers.references import best_of_layers, move_everything
@@ -28,17 +28,6 @@ from remat.schedule import Schedule
 from remat.schedule.certificate import Verdict
 
 GRAPHS = "gpt,llama,t5,unet-ops,resnet50-ops"
-
-
-def timed_graph(name: str) -> ComputeGraph:
-    """Return a training step of the zoo with times of an A100 in ns."""
-    graph = TRAINING_STEPS[name]()
-    size = {tensor.name: tensor.size for tensor in graph.tensors}
-    ops = [
-        replace(op, cost=max(5000, round(flops / 156e3), round(sum(size[t] for t in (*op.inputs, *op.outputs)) / 2039)))
-        for op, flops in zip(graph.ops, graph.meta["flops"], strict=True)
-    ]
-    return replace(graph, ops=ops, cost_unit="ns")
 
 
 def overhead(problem: Problem, schedule: Schedule | None) -> float | None:
@@ -78,7 +67,7 @@ def main() -> None:
         "graph:-12", "ops:5", "budget:6", "machine:-10", *others, "search:7", "bound:7", "gap:6", "seconds:7"
     )
     for name in given.graphs.split(","):
-        graph = timed_graph(name)
+        graph = with_times(TRAINING_STEPS[name](), "A100")
         for budget in given.budgets.split(","):
             for machine in given.machines.split(","):
                 problem = Problem(graph, f"{budget}%", machine=machine)

@@ -33,6 +33,9 @@ class Sizes:
     accumulation: str | None = typer.Option(
         None, metavar="sums|buffers", help="Accumulation of gradients in a training graph op by op."
     )
+    device: str | None = typer.Option(
+        None, metavar="DEVICE", help="Costs of a training step as times on an A100, H100 or H200, by its data sheet."
+    )
     seed: int | None = typer.Option(None, min=0, metavar="N", help="Seed of a random graph.")
 
 
@@ -53,6 +56,7 @@ def command(
     Examples
     --------
     remat generate resnet50 --batch 64 -o resnet50.json
+    remat generate gpt --layers 8 --device A100 -o gpt.json
     remat generate layered -n 100 --seed 3 -o layered.json
     """
     from remat.graphs.generators import generate

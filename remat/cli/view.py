@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from remat.cli.common import load_graph
-from remat.cli.options import Budget, ConstantMemory, Graph, Keep, OptionalSchedule
+from remat.cli.options import Budget, ConstantMemory, Graph, Keep, Machine, OptionalSchedule
 from remat.cli.saving import Outputs
 from remat.cli.terminal import OK, say
 from remat.io.files import check_output
@@ -19,16 +19,20 @@ def command(
     *,
     output: Path = typer.Option(..., "--output", "-o", metavar="FILE", help="Page to write (.html)."),
     budget: Budget = None,
+    machine: Machine = None,
     keep: Keep = None,
     count_constant_memory: ConstantMemory = None,
 ) -> None:
     """Write SCHEDULE as an interactive page: memory and tensors over time, in one file that needs no network.
+
+    With --machine, also the work of its links, and the times at which the device waits for them.
 
     Exit code 0: done; 2: an error.
 
     Examples
     --------
     remat view unet schedule.json -o unet.html
+    remat view gpt offloaded.json --machine pcie4 -o gpt.html
     """
     from remat.io.page import SUFFIXES
     from remat.problem import Problem
@@ -41,8 +45,9 @@ def command(
     check_output(output, inputs=(graph, schedule), suffixes=SUFFIXES)
     loaded = load_graph(graph)
     counted = bool(count_constant_memory)
-    limit = Problem(loaded, budget, count_constant_memory=counted).budget_bytes
-    rules = Rules(budget=limit, keep=frozenset(keep or ()), count_constant_memory=counted)
+    problem = Problem(loaded, budget, count_constant_memory=counted, machine=machine)
+    kept = frozenset(keep or ())
+    rules = Rules(budget=problem.budget_bytes, keep=kept, count_constant_memory=counted, machine=problem.machine)
     outputs = Outputs()
     steps, format_name = (Schedule.reference(loaded), "") if schedule is None else read_with_format(schedule, loaded)
     first = validate(loaded, steps, rules).decisive

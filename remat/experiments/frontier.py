@@ -124,16 +124,17 @@ class Frontier(Table):
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Draw overhead against budget; see :func:`remat.experiments.plots.plot_frontier`."""
-        return figure_of(plot_frontier(self.problem, self.budgets, self._lines(), ax))
+        return figure_of(plot_frontier(self.problem, self.budgets, self.lines(), ax))
 
     def page(self) -> str:
         """Return the plot as an interactive page in HTML; see :func:`remat.experiments.pages.frontier_page`."""
-        return frontier_page(self.problem, self.budgets, self._lines())
+        return frontier_page(self.problem, self.budgets, self.lines())
 
     def _texts(self) -> dict[str, Callable[[], str]]:
         return super()._texts() | {".html": self.page}
 
-    def _lines(self) -> list[Line]:
+    def lines(self) -> list[Line]:
+        """Return the line of each method in the picture."""
         return [Line(one, self.of(one), [self.bound(cell) for cell in self.of(one)]) for one in self.methods]
 
     def to_json(self) -> str:

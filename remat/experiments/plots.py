@@ -19,9 +19,11 @@ from remat.io.figures import (
     INK,
     LABEL,
     RULED_OUT,
+    TITLE,
     figure_of,
     line_style,
     new_axes,
+    new_panels,
     plain_text,
     rule,
     set_title,
@@ -32,6 +34,7 @@ from remat.schedule.certificate import overhead_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,56 @@ def plot_frontier(problem: Problem, budgets: Sequence[int], lines: Sequence[Line
         Axes to draw on; default: a new figure, available as ``figure`` of the result.
     """
     axes = new_axes(ax, (9, 5.4))
-    scale, unit = size_unit(max(*budgets, problem.reference_peak))
+    _draw_frontier(axes, problem, budgets, lines)
+    _, unit = _unit(problem, budgets)
+    base = problem.objective.base(problem.graph)
+    axes.set_xlabel(f"budget ({unit})", fontsize=LABEL)
+    axes.set_ylabel("overhead (%)" if base else problem.objective.word, fontsize=LABEL)
+    failed = sorted({line.method.label for line in lines for cell in line.cells if cell.status == "failed"})
+    title = [f"{problem.graph.name}: least overhead at each budget" if base else problem.graph.name]
+    title += wrap(f"failed: {', '.join(failed)}", 100) if failed else []
+    set_title(axes, "\n".join(title))
+    _add_shares(axes, problem, budgets)
+    _explain(axes, lines)
+    return axes
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Frontier in a figure of several."""
+
+    title: str
+    problem: Problem
+    budgets: Sequence[int]
+    """Bytes, ascending."""
+    lines: Sequence[Line]
+
+
+def plot_frontiers(panels: Sequence[Panel]) -> Figure:
+    """Draw frontiers of one graph one below another, each as :func:`plot_frontier`, with one legend.
+
+    The methods are the same in all. The figure is narrow, so that its text is legible on a phone.
+    """
+    first = panels[0]
+    height = 1.7 + 1.75 * len(panels)
+    rows = new_panels(None, (4.4, height), len(panels), sharex=True)
+    base = first.problem.objective.base(first.problem.graph)
+    for axes, panel in zip(rows, panels, strict=True):
+        _draw_frontier(axes, panel.problem, panel.budgets, panel.lines)
+        axes.set_title(plain_text(panel.title), fontsize=LABEL, loc="right")
+        axes.set_ylabel("overhead (%)" if base else first.problem.objective.word, fontsize=LABEL)
+    _, unit = _unit(first.problem, first.budgets)
+    rows[-1].set_xlabel(f"budget ({unit})", fontsize=LABEL)
+    _add_shares(rows[0], first.problem, first.budgets)
+    _explain(rows[0], [line for panel in panels for line in panel.lines], columns=1)
+    figure = figure_of(rows[0])
+    figure.suptitle(plain_text(first.problem.graph.name), fontsize=TITLE)
+    return figure
+
+
+def _draw_frontier(axes: Axes, problem: Problem, budgets: Sequence[int], lines: Sequence[Line]) -> None:
+    """Draw lines, crosses, and the area below the bounds; set the limits of both axes."""
+    scale, _ = _unit(problem, budgets)
     edges = [budget / scale for budget in budgets]
     margin = 0.04 * (edges[-1] - edges[0]) or 0.05 * edges[0] or 1.0
     axes.set_xlim(edges[0] - margin, edges[-1] + margin)
@@ -90,21 +142,23 @@ def plot_frontier(problem: Problem, budgets: Sequence[int], lines: Sequence[Line
         axes.fill_between([low, high], 0, height, color=RULED_OUT, linewidth=0, zorder=0)
     structural = problem.structural_peak / scale
     axes.fill_between([min(starts[0], structural), structural], 0, top, color=RULED_OUT, linewidth=0, zorder=0)
-    axes.set_xlabel(f"budget ({unit})", fontsize=LABEL)
-    axes.set_ylabel("overhead (%)" if base else problem.objective.word, fontsize=LABEL)
-    failed = sorted({line.method.label for line in lines for cell in line.cells if cell.status == "failed"})
-    title = [f"{problem.graph.name}: least overhead at each budget" if base else problem.graph.name]
-    title += wrap(f"failed: {', '.join(failed)}", 100) if failed else []
-    set_title(axes, "\n".join(title))
-    if problem.reference_peak:
-        share = 100 * scale / problem.reference_peak
-        there, back = partial(np.multiply, share), partial(np.multiply, 1 / share)
-        above = axes.secondary_xaxis("top", functions=(there, back))
-        above.set_xlabel("% of the peak without recomputation", fontsize=LABEL)
-        above.tick_params(labelsize=LABEL)
     rule(axes)
-    _explain(axes, lines)
-    return axes
+
+
+def _unit(problem: Problem, budgets: Sequence[int]) -> tuple[int, str]:
+    """Return bytes per unit of the horizontal axis, and the unit."""
+    return size_unit(max(*budgets, problem.reference_peak))
+
+
+def _add_shares(axes: Axes, problem: Problem, budgets: Sequence[int]) -> None:
+    """Add an axis above with shares of the reference peak."""
+    if not problem.reference_peak:
+        return
+    share = 100 * _unit(problem, budgets)[0] / problem.reference_peak
+    there, back = partial(np.multiply, share), partial(np.multiply, 1 / share)
+    above = axes.secondary_xaxis("top", functions=(there, back))
+    above.set_xlabel("% of the peak without recomputation", fontsize=LABEL)
+    above.tick_params(labelsize=LABEL)
 
 
 def _bounds_of_all(budgets: Sequence[int], lines: Sequence[Line]) -> list[int | None]:
@@ -117,7 +171,7 @@ def _bounds_of_all(budgets: Sequence[int], lines: Sequence[Line]) -> list[int | 
     return found
 
 
-def _explain(axes: Axes, lines: Sequence[Line]) -> None:
+def _explain(axes: Axes, lines: Sequence[Line], columns: int = 3) -> None:
     """Add a legend of the methods, and of the marks that occur."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -137,7 +191,7 @@ def _explain(axes: Axes, lines: Sequence[Line]) -> None:
         (True, Patch(facecolor=RULED_OUT, label="below the best bound: no schedule exists")),
     ):
         handles += [made] if occurs else []
-    figure_of(axes).legend(handles=handles, loc="outside lower center", ncols=3, fontsize=LABEL, frameon=False)
+    figure_of(axes).legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=LABEL, frameon=False)
 
 
 def _draw_line(axes: Axes, line: Line, number: int, *, scale: int, base: int, right: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from remat.errors import GraphError
 from remat.graphs.graph import ComputeGraph
+from remat.graphs.roofline import with_times
 from remat.runtime.text import either, short
 
 #: Most ops of a generated graph: larger ones exhaust the memory of common machines.
@@ -32,7 +33,8 @@ def generate(name: str, options: Mapping[str, Any], shown: Callable[[str], str] 
     Parameters
     ----------
     options : mapping
-        Parameters of the generator; ``n`` is also the size of a member of a family.
+        Parameters of the generator; ``n`` is also the size of a member of a family. ``device``: costs of a training
+        step of the zoo are times on that device (:func:`remat.graphs.roofline.with_times`).
     shown : callable
         Returns an option as the user writes it, for messages.
 
@@ -49,6 +51,7 @@ def generate(name: str, options: Mapping[str, Any], shown: Callable[[str], str] 
     from remat.graphs.zoo import ZOO
 
     known, given = generators(), dict(options)
+    device = given.pop("device", None)
     if name not in known:
         near = get_close_matches(name.lower(), known, n=3)
         families = sorted(name for name in known if name not in ZOO)
@@ -70,7 +73,8 @@ def generate(name: str, options: Mapping[str, Any], shown: Callable[[str], str] 
     width = given.get("width")
     if name in ZOO and isinstance(width, float) and width.is_integer():  # number of features, not a factor
         given["width"] = int(width)
-    return known[name](**given)
+    graph = known[name](**given)
+    return graph if device is None else with_times(graph, device)
 
 
 def _check_size(name: str, size: int, option: str) -> None:

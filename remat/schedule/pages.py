@@ -1,4 +1,4 @@
-"""Interactive page of a schedule: memory profile and Gantt chart on one axis, in one HTML file.
+"""Interactive page of a schedule: memory of device and host, links, and Gantt chart on one axis, in one HTML file.
 
 A schedule that breaks rules is shown as far as possible, with its violations marked.
 """
@@ -13,13 +13,17 @@ import numpy as np
 from remat.graphs import ComputeGraph
 from remat.io.files import write_atomic
 from remat.io.page import page_text
+from remat.runtime.arrays import Int
 from remat.runtime.sizes import size_text
 from remat.runtime.text import printable
 from remat.schedule.certificate import Certificate, Verdict, overhead_text
+from remat.schedule.drawing import time_unit
+from remat.schedule.machine import Machine
 from remat.schedule.rules import Rules
-from remat.schedule.schedule import Schedule
+from remat.schedule.schedule import Schedule, StepKind
 from remat.schedule.simulate import Simulation, kept_tensors, simulate
 from remat.schedule.step_lines import StepLines, described
+from remat.schedule.timing import time_schedule
 from remat.schedule.traces.layers import NO_MODULE, layer_labels
 from remat.schedule.traces.timeline import module_paths
 from remat.schedule.validate import validate
@@ -33,7 +37,8 @@ def schedule_page(
     Parameters
     ----------
     rules : Rules, optional
-        Budget to draw, and rules to check as :func:`remat.schedule.validate.validate` does.
+        Budget to draw, and rules to check as :func:`remat.schedule.validate.validate` does. With a machine, a valid
+        schedule has an axis of time, the work of the links, and the waits of the device.
     lines : StepLines, optional
         Lines of the steps in the file of the schedule, for its violations.
 
@@ -111,12 +116,50 @@ def page_data(
         "budget": rules.budget,
         "peak": run.peak,
         "peakStep": None if run.peak_step is None else int(before[run.peak_step]),
+        "host": _host(run, before, rules.machine),
+        "clock": None if rules.machine is None or run.violations or certificate.time is None
+        else _clock(run, rules.machine),
         "backward": backward[0] if backward else None,
         "faults": [
             [None if each.step is None else int(before[each.step]), described(each, lines), str(each.rule)]
             for each in certificate.violations
         ],
     }  # fmt: skip
+
+
+def _host(run: Simulation, before: Int, machine: Machine | None) -> dict[str, Any] | None:
+    """Return the largest memory of the host up to each compute since the one before: steps of changes, and bytes."""
+    computes = int(before[-1])
+    if run.host is None or not computes:
+        return None
+    held = np.zeros(computes, dtype=np.int64)
+    np.maximum.at(held, np.minimum(before[:-1], computes - 1), run.host.memory)
+    changes = np.flatnonzero(np.diff(held, prepend=0))
+    return {
+        "step": changes.tolist(), "bytes": held[changes].tolist(), "peak": run.host.peak,
+        "limit": None if machine is None else machine.host,
+    }  # fmt: skip
+
+
+def _clock(run: Simulation, machine: Machine) -> dict[str, Any]:
+    """Return times in the cost unit: waits before computes and at the end, and transfers in the order of the steps."""
+    timing = time_schedule(run, machine)
+    starts, ends = timing.start[run.is_compute], timing.end[run.is_compute]
+    waits = np.append(starts, timing.time) - np.append(0, ends)
+    waiting = np.flatnonzero(waits)
+    moves = np.flatnonzero((run.kinds == StepKind.OFFLOAD) | (run.kinds == StepKind.FETCH))
+    scale, label = time_unit(run.graph.cost_unit, float(timing.time))
+    return {
+        "scale": scale,
+        "unit": label.removeprefix("time (").removesuffix(")"),
+        "waits": {"step": waiting.tolist(), "length": waits[waiting].tolist()},
+        "transfers": {
+            "tensor": run.moved[moves].tolist(),
+            "back": np.flatnonzero(run.kinds[moves] == StepKind.FETCH).tolist(),
+            "start": timing.start[moves].tolist(),
+            "length": (timing.end - timing.start)[moves].tolist(),
+        },
+    }
 
 
 def _steps(run: Simulation, schedule: Schedule) -> tuple[list[int], list[str]]:
@@ -154,7 +197,7 @@ def _lines(
     overhead = f", overhead {overhead_text(certificate.cost, graph.base_cost)}" if graph.base_cost else ""
     where = "" if certificate.peak_op is None else f" in op {certificate.peak_op}"
     facts = f"peak {size_text(certificate.peak)}{where}, {certificate.computes:,} computes, "
-    facts += f"{certificate.recomputations:,} of them recomputations{overhead}"
+    facts += f"{certificate.recomputations:,} of them recomputations{overhead}{_time_facts(certificate)}"
     if certificate.verdict is Verdict.VALID:
         limit = "" if certificate.budget is None else f" within {size_text(certificate.budget)}"
         return [("", f"valid{limit}: {facts}")]
@@ -165,3 +208,15 @@ def _lines(
     others = len(certificate.violations) + certificate.more_violations - 1
     more = f"; {others:,} more violations" if others else ""
     return [("fault", f"{certificate.verdict}: {printable(described(first, lines))}{place}{more}"), ("", facts)]
+
+
+def _time_facts(certificate: Certificate) -> str:
+    """Return the host's peak and the time of a schedule with transfers or a machine, as the end of a sentence."""
+    moved = certificate.transfers
+    if moved is None:
+        return ""
+    host = f"; {size_text(moved.host_peak)} on the host"
+    if moved.time is None or moved.stall is None or not moved.time:
+        return host
+    time = overhead_text(moved.time, certificate.base_cost)
+    return f"{host}; {time} more time than each op once, {100 * moved.stall / moved.time:.3g} % of the time waiting"

@@ -11,19 +11,22 @@ import io
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remat.experiments.plots import plot_frontiers
 from remat.io.figures import COLOURS, empty_figure, logarithmic, plain_text, write_figure
 from remat.io.files import made_folder, write_atomic
 from remat.io.page import page_script, script_source
 from remat.runtime.text import counted, printable
 from remat.studies import embedded_pages
+from remat.studies.budget_curves import budget_panels
 from remat.studies.measures import (
     Curve,
     gap,
@@ -209,7 +212,12 @@ class Report:
             "objective-profile": objective, "time-profile": proof_seconds, "overhead": overhead_curve, "gap": gap_curve,
         }  # fmt: skip
         known = {word for word, of in measures.items() if any(_has_value(of(each)) for each in self.results)}
-        return {word: figure for word, figure in drawn.items() if word in known}
+        kept = {word: figure for word, figure in drawn.items() if word in known}
+        panels = {} if self.store is None else budget_panels(self.results, self.store)
+        for name, some in panels.items():
+            word = "budgets-" + re.sub(r"[^\w.-]+", "-", name)
+            kept[word] = f"Overhead at each budget: {name}", partial(plot_frontiers, some)
+        return kept
 
     def _profile(
         self, of: Callable[[Result], float | None], word: str, problems: Sequence[tuple[str, str, int]]

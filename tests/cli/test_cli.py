@@ -82,7 +82,7 @@ def test_files_take_precedence_over_zoo_names() -> None:
         ("in-tree -n 2", 7),
         ("path -n 4", 4),
         ("randwire-cifar10-coarse --seed 3", 74),
-        ("gpt --layers 2 --heads 2 --width 8 --sequence 3 --batch 1", 75),
+        ("gpt --layers 2 --heads 2 --width 8 --sequence 3 --batch 1 --device H100", 75),
         ("uno --batch 1", 267),
         ("resnet50-ops --batch 1 --image 32x32 --accumulation buffers", 222),
     ],

@@ -6,7 +6,9 @@ import pytest
 from helpers import at_most
 from refusals import refused
 
+from remat.errors import GraphError
 from remat.graphs.batch_scaling import AffineGraph
+from remat.graphs.generators import generate
 from remat.graphs.zoo import (
     TRAINING_STEPS,
     bert,
@@ -274,3 +276,22 @@ def test_invalid_networks():
 def test_graph_of_a_hundred_thousand_ops():
     with at_most(30):
         assert len(gpt(layers=3340, width=256, heads=4, sequence=128).ops) == 30 * 3340 + 15
+
+
+def test_times_of_a_device() -> None:
+    """Times follow from FLOPs or bytes, and a launch; a device has no effect on memory."""
+    plain = gpt(layers=1, sequence=512, width=768, batch=8)
+    timed = generate("gpt", {"layers": 1, "sequence": 512, "width": 768, "batch": 8, "device": "A100"})
+    flops = dict(zip(plain.op_names, plain.meta["flops"], strict=True))
+    costs = {op.name: op.cost for op in timed.ops}
+    size = {tensor.name: tensor.size for tensor in timed.tensors}
+    assert timed.cost_unit == "ns" and timed.reference_peak == plain.reference_peak
+    assert costs["layers.0.mlp.up"] == round(flops["layers.0.mlp.up"] / 156e3)  # 156 TFLOP/s
+    gelu = size["layers.0.mlp.up"] + size["layers.0.mlp.gelu"]
+    assert costs["layers.0.mlp.gelu"] == round(gelu / 2039)  # 2039 GB/s
+    small = generate("gpt", {"layers": 1, "sequence": 8, "width": 12, "device": "A100"})
+    assert min(op.cost for op in small.ops) == 5000
+    with refused("graph.device", GraphError, culprit="A10"):
+        generate("gpt", {"device": "A10"})
+    with refused("graph.no-flops", GraphError, culprit="unit-chain-2"):
+        generate("unit-chain", {"n": 2, "device": "A100"})

@@ -235,6 +235,14 @@ def test_reference_strategies() -> None:
         move_everything(Problem(problem.graph, machine=A100))
 
 
+def test_only_moves_if_recomputation_is_off() -> None:
+    """Drops within the search do not recompute either."""
+    problem = Problem(gpt(layers=2, sequence=32, width=64, heads=2, vocabulary=50), "75%", machine=A100)
+    schedule = Transfers(TransfersOptions(moves=500, recompute=False)).run(problem, HeuristicRun())
+    certificate = accepted(problem, schedule)
+    assert certificate.recomputations == 0 and certificate.transfers.fetches > 0
+
+
 def test_host_capacity_is_kept() -> None:
     graph = in_us(unit_chain(12))
     for host in (0, 3):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.graphs.layered import layered
 from remat.graphs.zoo.transformers import gpt
-from remat.schedule import Rules, Schedule, write_schedule
+from remat.schedule import Machine, Rules, Schedule, simulate, time_schedule, write_schedule
 from remat.schedule.pages import page_data, schedule_page
 
 HOSTILE = "</script><script>document.title='broken'</script><!--<script>"
@@ -121,22 +122,74 @@ def test_browser_draws_and_describes(tmp_path: Path) -> None:
     assert "held" in seen["hover"] and seen["hover"] != seen["later"]
 
 
+MOVED = steps("f0 f1 >f0 -f0 loss g1 -loss -f1 <f0 g0")
+
+
+def test_data_of_a_machine_agrees_with_the_timing() -> None:
+    """Times follow from costs and waits; the host holds the copy from its offload to the compute that reads it."""
+    graph = replace(unit_chain(2), cost_unit="us")
+    rules = Rules(budget=3, machine=Machine(500_000, 10**6, host=1))
+    data = page_data(graph, MOVED, rules)
+    timing = time_schedule(simulate(graph, MOVED), Machine(500_000, 10**6, host=1))
+    clock, moves = data["clock"], data["clock"]["transfers"]
+    assert sum(data["costs"]) + sum(clock["waits"]["length"]) == timing.time
+    assert clock["waits"] == {"step": [2, 4], "length": [2, 1]} and clock["unit"] == "µs"
+    assert (moves["tensor"], moves["back"]) == ([graph.tensor_index["f0"]] * 2, [1])
+    assert list(zip(moves["start"], moves["length"], strict=True)) == [(2, 2), (6, 1)]
+    assert data["host"] == {"step": [2], "bytes": [1], "peak": 1, "limit": 1}
+    assert "1 bytes on the host; 60 % more time than each op once, 37.5 % of the time waiting" in data["lines"][0][1]
+    without = page_data(graph, MOVED)
+    assert without["clock"] is None and without["host"]["limit"] is None
+    assert page_data(graph, steps("f0 <f0 f1"), rules)["clock"] is None  # not valid: no times
+
+
 @needs_browser
-def test_fetched_copies_are_no_recomputations(tmp_path: Path) -> None:
-    page = schedule_page(unit_chain(2), steps("f0 f1 >f0 -f0 loss g1 -loss -f1 <f0 g0"))
+def test_browser_shows_links_and_host(tmp_path: Path) -> None:
+    """Fetched copies are no recomputations; with a machine, transfers have a track, and the pointer describes them."""
+    page = schedule_page(unit_chain(2), MOVED)
     held = embedded(page)["intervals"]
     (copy,) = held["fetched"]
     assert (held["start"][copy], held["end"][copy]) == (4, 5)
     script = """
-      element("find").value = "f0"; find(); next();
-      draw(); const pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data, colours = new Set();
-      for (let k = 0; k < pixels.length; k += 4) colours.add(pixels.slice(k, k + 3).join());
-      document.title = [colours.has("0,158,115"), colours.has("213,94,0"), element("legend").textContent].join();
+      const colours = () => {
+        const pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data, found = new Set();
+        for (let k = 0; k < pixels.length; k += 4) found.add(pixels.slice(k, k + 3).join());
+        return found;
+      };
+      element("find").value = "f0"; find(); next(); draw();
+      const seen = ["0,158,115", "213,94,0"].map(colour => colours().has(colour));
+      seen.push(element("legend").textContent, element("detail").textContent);
+      if (data.clock) {
+        const texts = [], fill = pen.fillText.bind(pen);
+        pen.fillText = (text, x, y) => { texts.push([text, x, y]); fill(text, x, y); };
+        for (const axis of ["time", "steps"]) {
+          draw();
+          const [write, read] = axis === "time" ? [3, 6.5] : [2.4, 4.2];
+          for (const [link, value] of [["to host", write], ["from host", read]]) {
+            picture.point(toPixel(value), texts.findLast(each => each[0] === link)[2]);
+            seen.push(element("detail").textContent);
+          }
+          document.querySelector("#extra button").click();
+        }
+        seen.push(colours().has("102,102,102"), texts.map(each => each[0]).find(text => text.startsWith("host")));
+      }
+      document.title = JSON.stringify(seen);
     """
-    shown = browse(page, script, tmp_path)
-    assert shown["title"].startswith("true,false,") and "fetched from the host" in shown["title"]
-    assert "fetched  1 time: before step 4" in " ".join(shown["detail"].split(" "))
-    assert "never" in shown["detail"]
+    green, orange, legend, detail = json.loads(browse(page, script, tmp_path)["title"])
+    assert (green, orange) == (True, False) and "fetched from the host" in legend
+    assert "fetched1 time: before step 4" in detail and "recomputednever" in detail
+
+    timed = replace(unit_chain(2), cost_unit="us")
+    page = schedule_page(timed, MOVED, Rules(machine=Machine(500_000, 10**6)))
+    *_, legend, detail, out, back, out_again, back_again, grey, host = json.loads(
+        browse(page, script, tmp_path)["title"]
+    )
+    assert "written to the host" in legend and "the device waits" in legend
+    assert "writtenfrom 2 µs to 4 µs" in detail
+    assert "write of f0 to the hostbytes1 bytes" in out and "the device waits 2 µs of it" in out
+    assert "read of f0 from the hostbytes1 bytestime1 µs, from 6 µs to 7 µs" in back
+    assert "waits 1 µs before it, until the read of f0 from the host ends" in back
+    assert (out_again, back_again) == (out, back) and grey and host == "host, at most 1 bytes"
 
 
 @needs_browser
@@ -167,8 +220,14 @@ def test_command_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_ten_thousand_ops_take_less_than_two_megabytes(tmp_path: Path) -> None:
-    graph = layered(10_000, seed=1)
-    page = schedule_page(graph, Schedule.reference(graph))
+    """Each second tensor is written to the host, and read once more."""
+    graph = replace(layered(10_000, seed=1), cost_unit="ns")
+    moved = set(graph.tensor_names[::2])
+    order = [graph.ops[op] for op in graph.arrays.order]
+    words = [step for op in order for step in (("compute", op.name), *(("offload", t) for t in moved & {*op.outputs}))]
+    back = [step for op in order for t in moved & {*op.outputs} for step in (("free", t), ("fetch", t))]
+    page = schedule_page(graph, Schedule.from_steps([*words, *back]), Rules(machine=Machine(10**9, 10**9)))
+    assert len(embedded(page)["clock"]["transfers"]["tensor"]) == 10_000
     assert len(page) < 2_000_000
     if CHROMIUM:
         shown = browse(page, "all();", tmp_path)

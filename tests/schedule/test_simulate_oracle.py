@@ -70,10 +70,15 @@ def test_random_and_valid_moves(random):
     assert_same(graph, as_schedule(random, graph, mutated(random, graph, valid)), random)
 
 
+#: Parts of the mutated programs: each takes 10 s of processor time, far below the limit of a test on a loaded machine.
+PARTS, PROGRAMS = 10, 100_000
+
+
 @pytest.mark.slow
-def test_mutated_programs():
+@pytest.mark.parametrize("part", range(PARTS))
+def test_mutated_programs(part):
     verdicts = set()
-    for seed in range(100_000):
+    for seed in range(part, PROGRAMS, PARTS):
         random = Random(seed)
         graph = random_graph(random)
         valid = random_valid_steps(random, graph, frees=random.random() < 0.7, moves=True)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from browser import browse, needs_browser
+from figures import collisions
 
 pytest.importorskip("sqlalchemy")
 
+from remat.studies.budget_curves import budget_panels
 from remat.studies.measures import objective
 from remat.studies.plan import Cell
 from remat.studies.report import Report
@@ -116,6 +118,34 @@ def test_each_cell_is_linked_to_the_page_of_its_schedule(tmp_path: Path) -> None
     """
     assert browse(page, script, tmp_path)["title"] == cell.title
     study.close()
+
+
+def test_curves_of_budgets_have_a_panel_for_each_machine() -> None:
+    machines = ["host=0,compute=1G", "rate=1GB/s,compute=1G"]
+    study = Study.from_mapping(
+        {
+            "name": "chains",
+            "instances": {"generate": [{"generator": "unit-chain", "n": 5}]},
+            "problem": {"budget": [2, 4, 5, 7], "machine": machines},
+            "methods": [{"method": "greedy"}, {"method": "auto"}],
+            "solve": {"time_limit": 60},
+        },
+        "sqlite://",
+    )
+    for cell, *_ in study.store.claim("chains", "me", limit=16):
+        study.store.finish(cell, "me", solve_here(study.store.task(cell)))
+    (word,) = [word for word in study.report().figures() if word.startswith("budgets-")]
+    assert word == "budgets-unit-chain-n-5"
+    (panels,) = budget_panels(study.results(), study.store).values()
+    assert [panel.title for panel in panels] == [f"machine={each}" for each in machines]
+    for panel in panels:
+        best = panel.lines[1]
+        assert best.cells[0].status == "infeasible" and best.bounds[0] is None
+        values = [cell.value or 0 for cell in best.cells[1:]]
+        assert values == sorted(values, reverse=True) and values[-1] == panel.problem.graph.base_cost
+        assert all(cell.complete for cell in best.cells)
+    figure = study.report().figures()[word][1]()
+    assert len(figure.axes) == 2 and not collisions(figure)
 
 
 def test_report_without_any_result() -> None:

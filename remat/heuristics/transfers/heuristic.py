@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -59,6 +59,8 @@ class TransfersOptions(Options):
     """Share of the excess that one round of a descent removes."""
     moves: Positive | None = None
     """Moves of all rounds of annealing. None: until the deadline, or 60 per op without one."""
+    recompute: bool = True
+    """False: compute each op once, and only move tensors."""
 
 
 class Transfers(Heuristic):
@@ -104,7 +106,8 @@ class Transfers(Heuristic):
             return Schedule.reference(problem.graph)
         if not self.prepared(run.deadline):
             return None
-        search = _Search(problem, run, self.options)
+        allowed = problem if self.options.recompute else replace(problem, max_computes=1)
+        search = _Search(allowed, run, self.options)
         search.go(again=self.descended is problem and run.start is not None)
         if search.descended:
             self.descended = problem

@@ -1,6 +1,6 @@
 """Interactive pages: one HTML file with its data, scripts and styles, which loads nothing.
 
-The scripts draw on a canvas of their own and take 32 kB; Bokeh's inline script takes 1.27 MB (3.9), Plotly's 4.8 MB
+The scripts draw on a canvas of their own and take 46 kB; Bokeh's inline script takes 1.27 MB (3.9), Plotly's 4.8 MB
 (7.1). ``base.js`` has the canvas and its axis, ``schedule.js`` and ``chart.js`` the pictures, ``events.js`` pointer,
 keyboard and search.
 """

@@ -1,9 +1,9 @@
-/** Memory profile and Gantt chart of a schedule over its compute steps, or over their costs. */
+/** Memory of device and host, work of the links, and Gantt chart of a schedule over its compute steps, costs or times. */
 function schedulePicture(data) {
   const steps = data.steps, count = steps.length, { tensor, start, end } = data.intervals;
   const memory = data.memory, sizes = data.sizes, instances = tensor.length;
   const opName = op => data.ops[op], tensorName = t => typeof data.tensors[t] === "number" ? data.ops[data.tensors[t]] : data.tensors[t];
-  const TOP = 18, AXIS = 34, ROW = 3, BAND = 112;  // module bands; axis between the charts; least height of a row and width of a band
+  const TOP = 18, AXIS = 34, ROW = 3, BAND = 112, LINK = 15;  // module bands; axis between the charts; least height of a row and width of a band; height of a link
 
   // computes of each op, readers of each tensor, instances of each tensor
   const computes = data.ops.map(() => []), ordinal = new Int32Array(count);
@@ -20,14 +20,42 @@ function schedulePicture(data) {
   const rank = new Int32Array(sizes.length);
   [...named].sort((a, b) => sizes[b] - sizes[a] || scattered(a) - scattered(b)).forEach((t, k) => { rank[t] = k; });
 
-  const byStep = Float64Array.from({ length: count + 1 }, (_, k) => k), byCost = new Float64Array(count + 1);
-  steps.forEach((op, step) => { byCost[step + 1] = byCost[step] + (data.costs[op] || 0); });
-  let edges = byStep, rows = [], cursor = null, places = [], place = -1, marked = new Set();
+  // with a machine, a step begins with the wait before its compute, and the last one ends with that at the end
+  const { host, clock } = data, waits = new Float64Array(count + 1);
+  if (clock) clock.waits.step.forEach((step, k) => { waits[step] = clock.waits.length[k]; });
+  const byStep = Float64Array.from({ length: count + 1 }, (_, k) => k), byTime = new Float64Array(count + 1);
+  steps.forEach((op, step) => { byTime[step + 1] = byTime[step] + waits[step] + (data.costs[op] || 0); });
+  if (count) byTime[count] += waits[count];
+  const unit = clock ? clock.unit : data.costUnit, perUnit = clock ? clock.scale : 1, timed = !!clock && byTime[count] > 0;
+  let edges = timed ? byTime : byStep, rows = [], cursor = null, places = [], place = -1, marked = new Set();
 
-  const profile = () => ({ top: TOP + 4, bottom: TOP + 4 + Math.max(90, (view.height - TOP - AXIS) * 0.34) });
-  const gantt = () => ({ top: profile().bottom + AXIS, bottom: view.height - 4 });
+  const onHost = new Float64Array(count);
+  if (host) host.step.forEach((step, k) => onHost.fill(host.bytes[k], step));
+  // transfers of each link; those of one link follow each other
+  const { tensor: moved, start: begun, length: lasts } = clock ? clock.transfers : { tensor: [], start: [], length: [] };
+  const isBack = new Uint8Array(moved.length);
+  if (clock) clock.transfers.back.forEach(k => { isBack[k] = 1; });
+  const LINKS = [["to host", GREY], ["from host", FETCHED]].map(([name, colour], back) => {
+    const of = moved.map((_, k) => k).filter(k => isBack[k] === back);
+    return { name, colour, of, starts: of.map(k => begun[k]) };
+  });
+  const moveName = k => isBack[k] ? `read of ${tensorName(moved[k])} from the host` : `write of ${tensorName(moved[k])} to the host`;
+  const duration = time => `${number(Number((time / perUnit).toPrecision(4)))} ${unit}`;
+
+  /** Return the place of a time on the axis. */
+  function atTime(time) {
+    if (edges === byTime) return time;
+    const step = Math.min(Math.max(above(byTime, time) - 1, 0), count - 1), span = byTime[step + 1] - byTime[step];
+    return step + (span ? Math.min((time - byTime[step]) / span, 1) : 0);
+  }
+
+  const area = () => view.height - TOP - AXIS;
+  const profile = () => ({ top: TOP + 4, bottom: TOP + 4 + Math.max(host ? 76 : 90, area() * (host ? 0.26 : 0.34)) });
+  const hostProfile = () => { const top = profile().bottom + 8; return { top, bottom: host ? top + Math.max(44, area() * 0.13) : profile().bottom }; };
+  const links = () => { const top = hostProfile().bottom + 8; return { top, bottom: clock && moved.length ? top + LINKS.length * LINK : hostProfile().bottom }; };
+  const gantt = () => ({ top: links().bottom + AXIS, bottom: view.height - 4 });
   const highest = 1.06 * Math.max(data.peak, data.budget || 0, data.reference ? Math.max(...data.reference) : 0, 1);
-  const toY = size => { const { top, bottom } = profile(); return bottom - size / highest * (bottom - top); };
+  const toY = (size, { top, bottom } = profile(), most = highest) => bottom - size / most * (bottom - top);
   const visible = () => [Math.max(above(edges, view.low) - 1, 0), Math.min(above(edges, view.high - 1e-9), count)];
   const stepAt = px => Math.min(Math.max(above(edges, toValue(px)) - 1, 0), count - 1);
   const middle = step => (edges[step] + edges[step + 1]) / 2;
@@ -69,13 +97,58 @@ function schedulePicture(data) {
 
   const layer = op => data.module[op] === undefined || data.module[op] < 0 ? -1 : data.layerOf[data.module[op]];
 
+  /** Draw lines and labels of bytes. */
+  function drawBytes(box, most, wanted) {
+    const scale = 1024 ** Math.min(5, Math.max(0, Math.floor(Math.log2(most) / 10)));
+    for (const tick of ticks(0, most / scale, wanted, 2)) {
+      const y = toY(tick * scale, box, most);
+      line(LEFT, y, view.width - RIGHT, y, PALE);
+      write(tick ? bytes(tick * scale).replace(/\.?0+ /, " ") : "0", LEFT - 4, y, "right");
+    }
+  }
+
+  function drawHost([from, to]) {
+    const box = hostProfile(), most = 1.15 * Math.max(host.peak, 1);
+    drawBytes(box, most, 2);
+    pen.fillStyle = FIRST;
+    for (let step = from; step < to;) {  // steps of equal bytes together, without seams
+      const first = step, held = onHost[first], y = toY(held, box, most);
+      while (step < to && onHost[step] === held) step++;
+      const x0 = Math.max(toPixel(edges[first]), LEFT), x1 = Math.min(toPixel(edges[step]), view.width - RIGHT);
+      pen.fillRect(x0, y, Math.max(x1 - x0, 1), box.bottom - y);
+    }
+    writeOver(`host, at most ${bytes(host.peak)}`, LEFT + 4, box.top + 5);
+  }
+
+  /** Draw the transfers of each link, and shade the times at which the device waits. */
+  function drawLinks([from, to]) {
+    const { top, bottom } = links();
+    LINKS.forEach(({ name, colour, of, starts }, row) => {
+      const y = top + row * LINK;
+      write(name, LEFT - 4, y + LINK / 2, "right");
+      for (let k = Math.max(above(starts, byTime[from]) - 1, 0); k < of.length && starts[k] <= byTime[to]; k++) {
+        const x0 = Math.max(toPixel(atTime(starts[k])), LEFT), x1 = Math.min(toPixel(atTime(starts[k] + lasts[of[k]])), view.width - RIGHT);
+        if (x1 < LEFT) continue;
+        pen.fillStyle = colour;
+        pen.fillRect(x0, y + 1, Math.max(x1 - x0, 1), LINK - 2);
+        if (x1 - x0 > 3) line(x1, y + 1, x1, y + LINK - 1, "#fff", [], 0.5);
+        if (marked.has(moved[of[k]]) || (cursor && (cursor.move === of[k] || cursor.tensor === moved[of[k]]))) {
+          pen.strokeStyle = FOUND; pen.lineWidth = 2; pen.strokeRect(x0, y + 1, Math.max(x1 - x0, 2), LINK - 2);
+        }
+      }
+    });
+    pen.fillStyle = FAULT + "33";
+    for (let step = from; step <= to; step++) {
+      if (!waits[step]) continue;
+      const begin = step < count ? byTime[step] : byTime[count] - waits[count];
+      const x0 = Math.max(toPixel(atTime(begin)), LEFT), x1 = Math.min(toPixel(atTime(begin + waits[step])), view.width - RIGHT);
+      if (x1 > x0) pen.fillRect(x0, profile().top, Math.max(x1 - x0, 1), bottom - profile().top);
+    }
+  }
+
   function drawProfile([from, to]) {
     const { top, bottom } = profile(), columns = Math.max(Math.ceil(view.width - LEFT - RIGHT), 1);
-    const scale = 1024 ** Math.min(5, Math.max(0, Math.floor(Math.log2(highest) / 10)));
-    for (const tick of ticks(0, highest / scale, 4, 2)) {
-      line(LEFT, toY(tick * scale), view.width - RIGHT, toY(tick * scale), PALE);
-      write(tick ? bytes(tick * scale).replace(/\.?0+ /, " ") : "0", LEFT - 4, toY(tick * scale), "right");
-    }
+    drawBytes(profile(), highest, host ? 3 : 4);
     // per pixel column: the largest memory, and the share of recomputations in it
     const most = new Float64Array(columns), again = new Float64Array(columns), seen = new Float64Array(columns);
     for (let step = from; step < to; step++) {
@@ -118,14 +191,14 @@ function schedulePicture(data) {
   }
 
   function drawAxis() {
-    const { bottom } = profile(), room = view.width - LEFT - RIGHT;
-    for (const tick of ticks(view.low, view.high, room / 90)) {
+    const { bottom } = links(), room = view.width - LEFT - RIGHT, scale = edges === byStep ? 1 : perUnit;
+    for (const tick of ticks(view.low / scale, view.high / scale, room / 90)) {
       if (edges === byStep && tick % 1) continue;
-      line(toPixel(tick), bottom, toPixel(tick), bottom + 4);
-      writeTick(number(tick), toPixel(tick), bottom + 12);
+      line(toPixel(tick * scale), bottom, toPixel(tick * scale), bottom + 4);
+      writeTick(number(tick), toPixel(tick * scale), bottom + 12);
     }
     line(LEFT, bottom, view.width - RIGHT, bottom);
-    write(edges === byStep ? "step" : data.costUnit, LEFT - 14, bottom + 12, "right");
+    write(edges === byStep ? "step" : unit, LEFT - 14, bottom + 12, "right");
     const many = named.length > rows.length && rows.all > rows.length;
     write(many ? `${rows.length} of ${rows.all.toLocaleString("en")} tensors, by bytes × steps`
       : `${rows.length} tensor${rows.length === 1 ? "" : "s"} held here`, LEFT, bottom + 26, "left", "#444");
@@ -189,13 +262,35 @@ function schedulePicture(data) {
 
   function stepRows(step) {
     const op = steps[step], again = computes[op].length;
-    const result = [["step", `${step.toLocaleString("en")}, ${bytes(memory[step])} held`],
+    const result = [["step", `${step.toLocaleString("en")}, ${bytes(memory[step])} held${host ? `, ${bytes(onHost[step])} on the host` : ""}`],
       ["op", opName(op) + (data.types[data.type[op]] ? `, ${data.types[data.type[op]]}` : "")]];
     if (data.module[op] >= 0) result.push(["module", data.modules[data.module[op]]]);
-    if (data.costs[op]) result.push(["cost", number(data.costs[op]) + (data.costUnit === "cost" ? "" : ` ${data.costUnit}`)]);
+    if (clock) result.push(["time", `${duration(data.costs[op] || 0)}, from ${duration(byTime[step] + waits[step])}`]);
+    else if (data.costs[op]) result.push(["cost", number(data.costs[op]) + (data.costUnit === "cost" ? "" : ` ${data.costUnit}`)]);
+    if (waits[step]) result.push(["stall", waitText(step)]);
     if (again > 1) result.push(["computed", `${again} times: at ${some(computes[op])}`]);
     for (const [at, message] of data.faults) if (at === step) result.push(["fault", message]);
     return result;
+  }
+
+  /** Describe the wait before a step: it ends with a transfer. */
+  function waitText(step) {
+    const end = byTime[step] + waits[step], why = moved.findIndex((_, k) => begun[k] + lasts[k] === end);
+    return `waits ${duration(waits[step])} before it` + (why < 0 ? "" : `, until the ${moveName(why)} ends`);
+  }
+
+  /** Describe a transfer, and how long the device waits while it is under way. */
+  function moveRows(k) {
+    const end = begun[k] + lasts[k];
+    let waited = 0;
+    for (let step = Math.max(above(byTime, begun[k]) - 1, 0); step <= count; step++) {
+      const from = step < count ? byTime[step] : byTime[count] - waits[count];
+      if (from >= end) break;
+      waited += Math.max(Math.min(from + waits[step], end) - Math.max(from, begun[k]), 0);
+    }
+    return [["transfer", moveName(k)], ["bytes", exact(sizes[moved[k]])],
+      ["time", `${duration(lasts[k])}, from ${duration(begun[k])} to ${duration(end)}`],
+      ["stall", waited ? `the device waits ${duration(waited)} of it` : "none: the device computes all the while"]];
   }
 
   const some = list => (list.length > 1 ? "steps " : "step ") + list.slice(0, 6).map(k => k.toLocaleString("en")).join(", ") + (list.length > 6 ? `, … (${list.length})` : "");
@@ -227,12 +322,31 @@ function schedulePicture(data) {
     }
     result.push(["recomputed", recomputed.length ? `${recomputed.length} time${recomputed.length > 1 ? "s" : ""}: at ${some(recomputed)}` : "never"]);
     if (back.length) result.push(["fetched", `${back.length} time${back.length > 1 ? "s" : ""}: before ${some(back)}`]);
+    const out = LINKS[0].of.filter(k => moved[k] === t);
+    if (out.length) result.push(["written", out.map(k => `from ${duration(begun[k])} to ${duration(begun[k] + lasts[k])}`).join(", ")]);
     return result;
   }
 
   function describeAt(step, t) {
     cursor = { step, tensor: t };
     describe(t === undefined ? [...stepRows(step), ...heldRows(step)] : [...tensorRows(t, step), ...stepRows(step)]);
+    request();
+  }
+
+  /** Return the transfer under a point, or the closest within some pixels. */
+  function moveAt(px, py) {
+    const { top, bottom } = links(), row = Math.floor((py - top) / LINK);
+    if (py < top || py >= bottom || !LINKS[row]) return undefined;
+    const away = k => Math.max(toPixel(atTime(begun[k])) - px, px - toPixel(atTime(begun[k] + lasts[k])), 0);
+    const { of, starts } = LINKS[row], x = toValue(px);
+    const time = edges === byTime ? x : byTime[stepAt(px)] + (x - stepAt(px)) * (byTime[stepAt(px) + 1] - byTime[stepAt(px)]);
+    const near = above(starts, time), best = of.slice(Math.max(near - 1, 0), near + 1).sort((a, b) => away(a) - away(b))[0];
+    return best !== undefined && away(best) < 6 ? best : undefined;
+  }
+
+  function describeMove(move, step) {
+    cursor = { step, move };
+    describe([...moveRows(move), ...stepRows(step)]);
     request();
   }
 
@@ -246,17 +360,21 @@ function schedulePicture(data) {
   element("keys").textContent = "Wheel or pinch: zoom. Drag: move. Keys on the chart: ← → step, ↑ ↓ tensor, + − zoom, 0 all, P peak, / search, Enter next match.";
   const entries = [[FIRST, "first compute"], [AGAIN, "recomputation"]];
   if (fetched.size) entries.push([FETCHED, "fetched from the host"]);
+  if (LINKS[0].of.length) entries.push([GREY, "written to the host"]);
+  if (waits.some(wait => wait)) entries.push([FAULT + "33", "the device waits"]);
   if (given.size) entries.push([GIVEN, "graph input"]);
   if (data.reference) entries.push([INK, "line: each op computed once"]);
   legend(entries);
-  if (byCost[count] > 0) {
-    const toggle = button("axis: steps", "steps or cost", () => {
+  if (byTime[count] > 0) {
+    const word = timed ? "time" : "cost";
+    const toggle = button(timed ? "axis: time" : "axis: steps", `steps or ${word}`, () => {
       const [from, to] = visible();
-      edges = edges === byStep ? byCost : byStep;
-      toggle.textContent = edges === byStep ? "axis: steps" : "axis: cost";
+      edges = edges === byStep ? byTime : byStep;
+      toggle.textContent = edges === byStep ? "axis: steps" : `axis: ${word}`;
       show(edges[from], edges[to]);
     });
   }
+  if (host) canvas.classList.add("tall");
   if (data.peakStep !== null) button("peak", "go to the peak ( P )", () => picture.key("p"));
   if (data.faults.length) button("fault", "go to the first fault", () => { const k = Math.min(data.faults[0][0] ?? count, count - 1); if (k >= 0) { describeAt(k); reveal(k); } });
 
@@ -267,10 +385,15 @@ function schedulePicture(data) {
     draw() {
       const range = visible();
       chooseRows(range);
-      drawBands(range); drawProfile(range); drawAxis(); drawGantt(); drawMarks();
+      drawBands(range); drawProfile(range);
+      if (host) drawHost(range);
+      if (clock && moved.length) drawLinks(range);
+      drawAxis(); drawGantt(); drawMarks();
     },
     point(px, py) {
       if (!count) return;
+      const move = moveAt(px, py);
+      if (move !== undefined) return describeMove(move, stepAt(px));
       const row = Math.floor((py - gantt().top) / rows.height);
       describeAt(stepAt(px), row >= 0 && row < rows.length ? rows[row] : undefined);
     },

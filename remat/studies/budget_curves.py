@@ -1,0 +1,78 @@
+"""Overhead against budget in the results of a study, for each instance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from remat.experiments.contestant import Contestant
+from remat.experiments.frontier import Frontier
+from remat.experiments.frontier_cell import Cell
+from remat.experiments.plots import Panel
+from remat.problem import Problem
+from remat.problem.scope import Scope, covers
+from remat.studies.solving import problem_of
+from remat.studies.store import Result, Store
+
+#: Fewest budgets of a curve.
+FEWEST = 3
+
+
+@dataclass
+class _Curves:
+    """Cells of one instance and one set of rules, which differ in budget, method and seed."""
+
+    title: str
+    problem: Problem
+    cells: dict[tuple[str, int], list[Cell]] = field(default_factory=dict)
+
+    def panel(self) -> Panel:
+        """Return the best of all seeds at each budget; a schedule counts for all larger budgets."""
+        budgets = tuple(sorted({budget for _, budget in self.cells}))
+        labels = dict.fromkeys(label for label, _ in self.cells)
+        found = {
+            key: max(cells, key=lambda cell: (cell.complete, cell.bound or 0)) if all(c.value is None for c in cells)
+            else min((cell for cell in cells if cell.value is not None), key=lambda cell: cell.value or 0)
+            for key, cells in self.cells.items()
+        }  # fmt: skip
+        for label in labels:
+            mine = [budget for budget in budgets if (label, budget) in found]
+            for below, budget in pairwise(mine):
+                small, large = found[label, below], found[label, budget]
+                if small.value is not None and (large.value is None or small.value < large.value):
+                    key = small.objective.key
+                    row = {**large.row, key: small.value, "cost": small.cost, "status": "feasible"}
+                    found[label, budget] = replace(large, row=row)
+        methods = tuple(Contestant("auto", label=label) for label in labels)
+        frontier = Frontier(self.problem, methods, budgets, found)
+        return Panel(self.title, self.problem, budgets, frontier.lines())
+
+
+def budget_panels(results: Sequence[Result], store: Store) -> dict[str, list[Panel]]:
+    """Return the panels of each instance that has three or more budgets, one for each set of other rules.
+
+    A panel has a line for each method. It is named after the rules that vary, such as ``machine=pcie4``.
+    """
+    found: dict[str, dict[str, _Curves]] = {}
+    for each in results:
+        if each.row.get("status") in (None, "refused") or not each.row.get("budget_bytes"):
+            continue
+        title = each.cell.problem.partition(" ")[2]
+        curves = found.setdefault(each.cell.instance, {})
+        if title not in curves:
+            curves[title] = _Curves(title, problem_of(store.graph(each.cell), each.cell.run))
+        cell = _cell(each, curves[title].problem)
+        curves[title].cells.setdefault((cell.method, cell.budget), []).append(cell)
+    panels = {
+        name: [one.panel() for one in curves.values() if not one.problem.objective.is_memory]
+        for name, curves in found.items()
+    }
+    return {name: some for name, some in panels.items() if min((len(one.budgets) for one in some), default=0) >= FEWEST}
+
+
+def _cell(result: Result, problem: Problem) -> Cell:
+    row, told = result.row, result.row.get("covers")
+    complete = told is not None and covers(Scope.from_dict(told), problem)
+    values = {"cost": None, "bound": None, "source": None, **row, problem.objective.key: row.get("objective")}
+    return Cell(result.cell.method, row["budget_bytes"], values, complete=complete, objective=problem.objective)
