@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -88,7 +89,8 @@ class StageProgrammes:
         cost = None if enough is None else (enough - self.base) / self.relaxation.unit
         found = tightened(self.relaxation, model, call, cost)
         self.infeasible |= found.linear.infeasible
-        self._raise(found.linear.bound, None)
+        if found.linear.bound is not None:  # rounding errors are subtracted from it already
+            self._raise(math.ceil(found.linear.bound), None)
         return found
 
     def solve(
@@ -106,7 +108,8 @@ class StageProgrammes:
         if raw.status is not Status.OPTIMAL and raw.values is None:
             self.tried = seconds
         if raw.status is not Status.INFEASIBLE:
-            self._raise(raw.bound, enough)
+            if raw.bound is not None:
+                self._raise(whole_units(raw.bound), enough)
             return raw.values, raw.status is Status.OPTIMAL
         if enough is None:
             self.infeasible = True
@@ -114,10 +117,8 @@ class StageProgrammes:
             self.value, self.solved = max(self.value, enough), True
         return None, True
 
-    def _raise(self, extra: float | None, enough: int | None) -> None:
-        if extra is None:
-            return
-        cost = self.base + self.relaxation.unit * max(0, whole_units(extra))
+    def _raise(self, extra: int, enough: int | None) -> None:
+        cost = self.base + self.relaxation.unit * max(0, extra)
         self.value, self.solved = max(self.value, cost if enough is None else min(cost, enough)), True
 
     def schedules(self, values: Float) -> list[Schedule]:

@@ -78,8 +78,8 @@ class Call:
 
     @property
     def options(self) -> SolveOptions:
-        """Options for solve()."""
-        return SolveOptions(threads=self.threads, seed=self.seed)
+        """Options for solve(), which goes on until the gap is closed."""
+        return SolveOptions(threads=self.threads, seed=self.seed, relative_gap=0)
 
 
 class Answer(NamedTuple):
