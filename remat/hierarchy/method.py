@@ -14,7 +14,9 @@ from remat.backends.base import Backend
 from remat.backends.choice import BackendLike, as_backend
 from remat.errors import ProblemError
 from remat.formulations.composites import Composite
+from remat.formulations.timed_h_ilp import TimedHIlp
 from remat.heuristics.base import Heuristic
+from remat.heuristics.transfers import Transfers, TransfersOptions
 from remat.hierarchy.choosing import Chosen, choose
 from remat.hierarchy.classes import COST_TOLERANCE
 from remat.hierarchy.effort import Effort, Solvers
@@ -32,7 +34,7 @@ from remat.solving.chain_starts import OPTIONS, chain_start, chain_starts
 from remat.solving.method import FormulationMethod, HeuristicMethod, Method, MethodLike, make_method
 from remat.solving.min_peak_search import STAGES as MIN_PEAK_STAGES
 from remat.solving.min_peak_search import MinPeakSearch
-from remat.solving.portfolio import Policy, Stage
+from remat.solving.portfolio import CONDITIONS, Policy, Stage
 from remat.solving.session import Session
 
 #: One name in a configuration, or several.
@@ -60,6 +62,10 @@ LEAF_OPS = 5_000
 #: Steps of the method, and those that improve the best schedule.
 STAGES = Stage("heuristics"), Stage("groups"), Stage("flat-methods")
 POLISH_STAGES = Stage("bounds", 0.2), Stage("turns", options={"annealing": 0.7, "lns": 0.3})
+#: The same where tensors can be moved to a host.
+MOVING_POLISH_STAGES = Stage("bounds", 0.2), Stage("turns", options={"transfers": 0.8, "bounds": 0.2})
+#: Search over problems whose ops are groups, with a host: 0.1 s on 62 nodes.
+QUOTIENT_SEARCH = TransfersOptions(moves=1_000)
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,9 @@ class HierarchicalOptions(Options):
     """Options of these solvers, by full name of the backend; default: those of the call, for its backend."""
     top_methods: Annotated[tuple[MethodLike, ...] | None, WordsOrNone] = None
     """Methods for the whole problem. Heuristics that apply run before the partition. Formulations that accept
-    composites (``h-ilp``, ``h-intervals``) then get the groups. The others then run on the ops. None:
-    ``block-checkpointing``, ``drops``, ``few-stages``, ``rotor``, and the formulation for the backend."""
+    composites (``h-ilp``, ``h-intervals``, ``timed-h-ilp``) then get the groups. The others then run on the ops. None:
+    ``block-checkpointing``, ``drops``, ``few-stages``, ``rotor``, and the formulation for the backend; with a host,
+    ``block-checkpointing``, ``drops``, ``transfers`` and ``timed-h-ilp``."""
     nodes: Positive = 80
     """Most nodes (parts of groups, and ungrouped ops) of a problem for formulations with composites."""
     moves: Annotated[int, Range(0)] = 8
@@ -114,8 +121,12 @@ class HierarchicalOptions(Options):
     store: str | None = None
     """Folder for the options; another run with the same options reads them."""
 
-    def methods(self, backend: BackendLike | None) -> tuple[tuple[MethodLike, ...], tuple[MethodLike, ...]]:
+    def methods(
+        self, backend: BackendLike | None, *, moving: bool = False
+    ) -> tuple[tuple[MethodLike, ...], tuple[MethodLike, ...]]:
         """Return `group_methods` and `top_methods`, or their defaults if `backend` solves the models.
+
+        `moving`: tensors can be moved to a host.
 
         Examples
         --------
@@ -125,7 +136,9 @@ class HierarchicalOptions(Options):
         groups, top = self.group_methods, self.top_methods
         if groups is None:
             groups = "drops", _formulation(self.group_backend or backend)
-        if top is None:
+        if top is None and moving:
+            top = "block-checkpointing", "drops", "transfers", TimedHIlp
+        elif top is None:
             top = "block-checkpointing", "drops", "few-stages", "rotor", _formulation(backend)
         return groups, top
 
@@ -152,6 +165,9 @@ class Hierarchical(Method):
 
     For the least peak, steps 0 to 3 run at lower and lower budgets, and the flat search for the least peak follows.
 
+    With a host, the options of groups recompute within the device. Step 3 then moves what groups save with their
+    options, as a whole, and what groups hand over; the flat search moves single tensors.
+
     Parameters
     ----------
     options : HierarchicalOptions, optional
@@ -173,6 +189,7 @@ class Hierarchical(Method):
     objectives = frozenset(Objective)
     options_type = HierarchicalOptions
     uses_backend = True
+    moves = True
 
     def __init__(self, options: Any = None, *, executor: Executor | None = None) -> None:
         super().__init__(options)
@@ -201,8 +218,11 @@ class _Run(Policy):
         self.options, self.executor = options, executor
         self.solvers = Solvers()
         self.leaf = self._effort(options.leaf_methods, options.leaf_backend)
-        groups, top = options.methods(session.solver)
+        moving = self.problem.can_move
+        groups, top = options.methods(session.solver, moving=moving)
         self.upper = self._effort(groups, options.group_backend)
+        self.chooser = replace(self.upper, methods=(Transfers(QUOTIENT_SEARCH),)) if moving else self.upper
+        """Effort for problems whose ops are the groups of the highest level."""
         self.top = [make_method(each) for each in top]
         self.starts: list[Heuristic] = []
         """Heuristics on the ops; those for chains of blocks only if the graph has one and is not too large."""
@@ -215,7 +235,7 @@ class _Run(Policy):
         """Run steps 0 to 4."""
         self.follow(STAGES)
         if self.options.polish:
-            self.follow(POLISH_STAGES)
+            self.follow(MOVING_POLISH_STAGES if self.problem.can_move else POLISH_STAGES)
         self.note_waiting()
         self.session.conclude()
 
@@ -313,7 +333,7 @@ class _Run(Policy):
         with self.session.step("choices of options"):
             model = self._nodes(composites) <= self.options.nodes and bool(self._models())
             clock = self.share((FEW_SHARE if model else CHOICES_SHARE) / left)
-            return choose(self.session, composites, self.upper, self.leaf, moves=self.options.moves, clock=clock)
+            return choose(self.session, composites, self.chooser, self.leaf, moves=self.options.moves, clock=clock)
 
     def _effort(self, methods: tuple[MethodLike, ...], backend: BackendLike | None) -> Effort:
         """Return the methods of a level with their solver and its own options."""
@@ -333,7 +353,7 @@ class _Run(Policy):
 
     def _prepare(self) -> None:
         """Load the methods of groups in advance: loading would use up their seconds."""
-        for each in dict.fromkeys((*self.leaf.methods, *self.upper.methods)):
+        for each in dict.fromkeys((*self.leaf.methods, *self.upper.methods, *self.chooser.methods)):
             method = make_method(each)
             if isinstance(method, HeuristicMethod) and not self.session.enough:
                 method.heuristic.prepared(self.share(PREPARE_SHARE))
@@ -387,9 +407,17 @@ class _Run(Policy):
         last = [each.name for each in self.top if not isinstance(each, HeuristicMethod)]
         only = last == [method.name] and not self.options.polish
         call = replace(session.call, deadline=self.share(alone if only else share), start="none")
+        solver = self._solver(method)
+        if solver is not session.solver:
+            call = replace(call, solver={})
         best = start or (session.best.schedule if session.best is not None else session.warm_start)
-        solver = session.solver if method.needs_backend else None
         session.part(method.name, method.run, call, solver, start=best, step=method.name)
+
+    def _solver(self, method: Method) -> Backend | None:
+        """Return the solver of a method's models: HiGHS for models with transfers, unless that of the call is alike."""
+        if not method.needs_backend:
+            return None
+        return self.session.solver if not method.moves or CONDITIONS["mip"](self) else as_backend("highs")
 
     steps = {
         "heuristics": heuristics, "groups": groups, "flat-methods": flat_methods, "bounds": Policy.bounds,

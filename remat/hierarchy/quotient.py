@@ -13,13 +13,18 @@ import numpy as np
 
 from remat.errors import BackendError, ProblemError
 from remat.formulations.composites import Composite, CompositeProblem, Run, Step, expand
+from remat.formulations.placing import placed
+from remat.formulations.programs import COMPUTE, FETCH, Program
+from remat.formulations.transfer_times import TransferTimes
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.heuristics.base import rank
 from remat.hierarchy.effort import Effort, answered
 from remat.problem import Problem
 from remat.problem.op_sequence import allowed_computes
+from remat.runtime.arrays import Bool, Int
 from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
+from remat.schedule.machine import ON_DEVICE, on_device
 from remat.solving.incumbents import Incumbents
 
 #: Limits of the first choices, as shares: of the most bytes that an option saves, and of the budget while a group runs.
@@ -29,6 +34,13 @@ PEAKS = (1.0, 0.75, 0.5, 0.35)
 MOVES, ONE = 8, 0.7
 #: Most seconds per choice.
 SECONDS = 2.0
+#: Source of the schedules of quotients.
+SOURCE = "groups with options"
+
+
+def _phantom(composite: int) -> str:
+    """Return the name of the tensor that stands for the saved tensors of a composite."""
+    return f"saved by composite {composite}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +50,8 @@ class Quotient:
     Its graph has an op for each node. The saved bytes of an option are a tensor that its forward part writes and its
     backward part reads; other memory inside is the workspace of the op. A schedule of the quotient gives one of the
     whole graph with at most the same peak: interfaces freed inside a node are held until its end here. Nodes that
-    contribute to accumulation buffers are not recomputed.
+    contribute to accumulation buffers are not recomputed. On a machine, moves of saved bytes stand for moves of all
+    saved tensors.
 
     Examples
     --------
@@ -105,6 +118,7 @@ class Quotient:
         whole, problem = self.whole, self.whole.problem
         graph, arrays = problem.graph, problem.graph.arrays
         names = graph.tensor_names
+        stays = set() if problem.machine is None else set(on_device(graph))
         used: set[int] = set(np.flatnonzero(arrays.is_input | problem.kept).tolist())
         phantoms: list[Tensor] = []
         ops = []
@@ -118,7 +132,9 @@ class Quotient:
             workspace = run.peak
             if composite >= 0 and len(whole.composites[composite].backward):
                 size = self.saved(composite, options[composite])
-                phantom = f"saved by composite {composite}"
+                phantom = _phantom(composite)
+                if not self._movable[self._phantom_tensors(composite, options[composite])].all():
+                    stays.add(phantom)
                 workspace = max(0, workspace - size)
                 if node.is_backward:
                     inputs.append(phantom)
@@ -134,8 +150,20 @@ class Quotient:
         small = ComputeGraph(
             f"{graph.name}: {len(ops)} nodes", tensors, ops, graph.inputs,
             [names[t] for t in np.flatnonzero(problem.kept & ~arrays.is_input).tolist()], cost_unit=graph.cost_unit,
+            meta={ON_DEVICE: sorted(stays)},
         )  # fmt: skip
-        return Problem(small, problem.budget_bytes)
+        return Problem(small, problem.budget_bytes, machine=problem.machine)
+
+    def _phantom_tensors(self, composite: int, option: int) -> Int:
+        return self._parts(composite, option)[0].phantom
+
+    @cached_property
+    def _movable(self) -> Bool:
+        """Mask of tensors that can be moved; all without a machine."""
+        problem = self.whole.problem
+        if problem.machine is None:
+            return np.ones(len(problem.kept), dtype=np.bool_)
+        return TransferTimes.of(problem, problem.machine).movable
 
     @cached_property
     def _once(self) -> list[bool]:
@@ -151,12 +179,29 @@ class Quotient:
         """Expand a schedule of the quotient to one of the whole graph."""
         whole = self.whole
         node_of = {op: number for number, op in enumerate(schedule.op_names)}
-        steps = []
-        for name in schedule.computes():
-            node = node_of[name]
-            composite = whole.nodes[node].composite
-            steps.append(Step(node, options[composite] if composite >= 0 else 0))
-        return expand(whole, steps, "groups with options")
+        option_of = [0 if node.composite < 0 else options[node.composite] for node in whole.nodes]
+        if not schedule.has_transfers:
+            steps = (Step(node_of[name], option_of[node_of[name]]) for name in schedule.computes())
+            return expand(whole, steps, SOURCE)
+        tensors = {name: [tensor] for tensor, name in enumerate(whole.problem.graph.tensor_names)}
+        for composite, option in enumerate(options):
+            tensors[_phantom(composite)] = self._phantom_tensors(composite, option).tolist()
+        makes: list[tuple[int, int]] = []
+        written: set[int] = set()
+        for kind, name in schedule.steps():
+            if kind == "compute":
+                makes += [(COMPUTE, op) for op in self._runs[node_of[name]][option_of[node_of[name]]].ops.tolist()]
+            elif kind == "fetch":
+                makes += [(FETCH, tensor) for tensor in tensors[name]]
+            elif kind == "offload":
+                written.update(tensors[name])
+        return self._fastest(Program.of(makes), written)
+
+    def _fastest(self, makes: Program, written: set[int]) -> Schedule:
+        """Return the faster program: fetches at their places, or as early as the budget allows."""
+        problem = self.whole.problem
+        both = [placed(problem, makes, written, ahead=ahead).schedule(problem, SOURCE) for ahead in (False, True)]
+        return min(both, key=lambda each: problem.objective.rank(problem.validate(each)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +249,8 @@ def choice_of(
         with contextlib.suppress(ProblemError, BackendError):
             found = answered(quotient.problem(options), effort.methods[0], each, deadline, over=True)
             if found is not None:
-                seen = incumbents.add(quotient.schedule(found, options), "groups with options")
-                mine = rank(seen.fits, seen.certificate.cost, seen.certificate.peak)
+                seen = incumbents.add(quotient.schedule(found, options), SOURCE)
+                mine = rank(seen.fits, problem.value(seen.certificate), seen.certificate.peak)
                 if best is None or mine <= best[0]:
                     best = mine, Choice(options, found, seen.schedule, seen.fits)
 

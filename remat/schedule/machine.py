@@ -227,9 +227,13 @@ class Machine:
         return ", ".join(parts)
 
 
+#: Key of a graph's ``meta`` with the names of the tensors that cannot be moved.
+ON_DEVICE = "on_device"
+
+
 def on_device(graph: ComputeGraph) -> frozenset[str]:
     """Return the tensors that cannot be moved: ``meta["on_device"]`` of the graph."""
-    named = graph.meta.get("on_device")
+    named = graph.meta.get(ON_DEVICE)
     listed = named if isinstance(named, list | tuple) else ()
     return frozenset(name for name in listed if isinstance(name, str))
 

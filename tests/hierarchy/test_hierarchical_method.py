@@ -24,6 +24,7 @@ from remat.backends.pyomo import Pyomo
 from remat.config import Config
 from remat.errors import ModelError, ProblemError
 from remat.formulations.h_ilp import HIlp, HIlpOptions
+from remat.formulations.timed_h_ilp import TimedHIlp
 from remat.graphs.families import unit_chain
 from remat.heuristics.eviction import Eviction
 from remat.hierarchy import Group, Hierarchy, method, recursion
@@ -281,6 +282,19 @@ class Halves(Partitioner):
 
     def forward_groups(self, problem: Problem, ops: Any, deadline: Deadline) -> list[Group]:
         return [Group(str(k), ops[k : k + self.size]) for k in range(0, len(ops) - self.size, self.size)]
+
+
+def test_groups_move_what_they_save_to_a_host() -> None:
+    """By quotients and by timed-h-ilp, whose model HiGHS solves: CP-SAT has no continuous variables."""
+    problem = Problem(replace(unit_chain(12), cost_unit="us"), 8, machine="rate=500kB/s")
+    options = replace(QUICK, partitioners=(Halves(3),), top_methods=(TimedHIlp,))
+    result = solve(problem, Hierarchical(options), "cp-sat", stop=20)
+    assert result.certificate is not None and result.certificate.transfers is not None
+    assert result.certificate.accepted and result.certificate.transfers.fetches > 0
+    recomputing = solve(problem.one_memory, "drops", stop=20).objective
+    assert result.objective is not None and recomputing is not None and result.objective < recomputing
+    assert [step.name for step in result.steps][2:] == ["choices of options", "timed-h-ilp"]
+    assert "left out" not in result.message
 
 
 @pytest.mark.parametrize("executor", [None, ThreadPoolExecutor])

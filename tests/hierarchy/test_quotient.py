@@ -1,6 +1,7 @@
 """Quotients, whose ops are groups with one option each: peak and cost bound those of the whole graph."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 from helpers import judged
@@ -9,6 +10,8 @@ from hierarchies import RandomHierarchy, random_hierarchy
 from remat import Problem
 from remat.formulations.composites import Composite, CompositeProblem, Option
 from remat.graphs.families import unit_chain
+from remat.heuristics.base import HeuristicRun
+from remat.heuristics.transfers import Transfers, TransfersOptions
 from remat.hierarchy.choosing import refined
 from remat.hierarchy.effort import Effort
 from remat.hierarchy.group_options import plain_options
@@ -17,7 +20,7 @@ from remat.hierarchy.quotient import Quotient, choice_of
 from remat.hierarchy.subproblem import SubProblem
 from remat.problem.op_sequence import useful_computes
 from remat.runtime.deadline import Deadline
-from remat.schedule import Schedule
+from remat.schedule import Machine, Schedule
 from remat.schedule.validate import validate
 
 EVICTION = Effort(("eviction",))
@@ -64,6 +67,34 @@ def test_expanded_schedule_has_at_most_the_peak_and_cost_of_the_quotient() -> No
             checked += 1
             again += claimed.cost > certificate.base_cost
     assert checked > 100 and again > 30
+
+
+def test_moves_of_quotients_are_moves_of_saved_tensors() -> None:
+    """A schedule within the budget of the quotient gives one of the whole graph within it, in any case."""
+    moved = 0
+    for seed in range(25):
+        rng = random.Random(seed)
+        hierarchy = random_hierarchy(seed, 8)
+        graph = replace(hierarchy.graph, cost_unit="us")
+        least, most = graph.structural_bound.peak, graph.reference_peak
+        stays = rng.sample(graph.tensor_names, 1)
+        problem = Problem(
+            replace(graph, meta={"on_device": stays}), rng.randint(least, max(least, most)),
+            machine=rng.choice(["rate=1MB/s", "rate=500kB/s,duplex=half,latency=1us", Machine()]),
+        )  # fmt: skip
+        quotient = Quotient(CompositeProblem(problem, composites(hierarchy)))
+        options = [rng.choice(some) for some in quotient.choices if some]
+        if len(options) < len(quotient.choices):
+            continue
+        small = quotient.problem(options)
+        found = Transfers(TransfersOptions(moves=50)).run(small, HeuristicRun())
+        if found is None or not small.validate(found).accepted:
+            continue
+        schedule = quotient.schedule(found, options)
+        assert judged(problem, schedule).accepted, seed
+        assert not {tensor for kind, tensor in schedule.steps() if kind == "offload"} & set(stays)
+        moved += schedule.has_transfers
+    assert moved >= 3
 
 
 def test_chosen_options_fit_the_budget() -> None:

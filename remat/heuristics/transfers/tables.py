@@ -39,7 +39,7 @@ def transfer_graph(problem: Problem, order: Int | None = None) -> TransferGraph:
     order = arrays.order if order is None else order
     nowhere: list[int | None] = [None] * num_tensors
     write, read = (nowhere, nowhere) if machine is None else machine.transfer_times(problem.graph)
-    movable = at.live & np.array([a is not None and b is not None for a, b in zip(write, read, strict=True)])
+    movable = at.live & np.array([None not in pair for pair in zip(write, read, strict=True)], dtype=np.bool_)
     by_op = np.argsort(arrays.in_place[0], kind="stable")
     pairs = np.bincount(arrays.in_place[0], minlength=num_ops)
     budget = problem.budget_bytes - arrays.input_bytes - problem.constant_bytes
