@@ -44,3 +44,5 @@ from remat.torch.rematerialized.inductor_partitioner import inductor as inductor
 from remat.torch.rematerialized.module import Rematerialized as Rematerialized
 from remat.torch.rematerialized.rematerialize import rematerialize as rematerialize
 from remat.torch.rematerialized.report import Report as Report
+from remat.torch.transfers.optimizer_state import HostState as HostState
+from remat.torch.transfers.optimizer_state import offload_optimizer as offload_optimizer
