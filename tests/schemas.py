@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from remat.graphs.formats import remat_json as graph_file
+from remat.io.documents import described_schema
 from remat.io.files import write_atomic
 from remat.schedule.formats import plan_files
 from remat.schedule.formats import remat_json as schedule_file
@@ -15,7 +16,7 @@ from remat.schedule.formats import remat_json as schedule_file
 
 def schema_text(kind: type[BaseModel], title: str) -> str:
     """Return the JSON Schema of a document as the text of a file."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **kind.model_json_schema(), "title": title}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **described_schema(kind), "title": title}
     for part in (schema, *schema.get("$defs", {}).values()):
         part["description"] = " ".join(part["description"].split())
         for entry in part["properties"].values():

@@ -232,6 +232,10 @@ LOADED = {
         ("remat.schedule.plots.plot_schedule(g, Schedule.reference(g)).savefig('/dev/null', format='png')",
          "matplotlib.pyplot"),
     ],
+    "a proof by few stages": [
+        ("import remat; from remat.graphs.zoo import unet; remat.solve(remat.Problem(unet(), '80%'))",
+         "ortools numba scipy"),
+    ],
     "solvers": [
         ("from remat.backends.minizinc import MiniZinc; MiniZinc.availability()", "minizinc asyncio ortools"),
         ("import remat.solving.conclusion", "remat.solving.portfolio remat.solving.min_peak_search"),

@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.metadata
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ def plugins(monkeypatch):
     """Add plug-ins: a good one, some that cannot be loaded, one with the name of a built-in part."""
     real = importlib.metadata.entry_points
 
-    def entry_points(group):
+    def entry_points():
         others = {
             "good": "test_registry:Good",
             "bare": "collections:OrderedDict",
@@ -31,7 +31,10 @@ def plugins(monkeypatch):
             "function": "math:sqrt",
             "highs": "aaa_another:Highs",
         }
-        return [EntryPoint(name, value, group) for name, value in others.items()] + list(real(group=group))
+        groups = [f"remat.{group}" for group in registry.GROUPS]
+        added = [EntryPoint(name, value, group) for name, value in others.items() for group in groups]
+        installed = real()
+        return EntryPoints([*added, *(entry for group in installed.groups for entry in installed.select(group=group))])
 
     monkeypatch.setattr(registry, "entry_points", entry_points)
 
@@ -72,17 +75,18 @@ def test_parts_that_cannot_be_loaded(group, name, kind):
 
 def test_entry_points_are_cached_until_an_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A solve looks up dozens of names, and reading takes 15 ms with many packages."""
-    read: list[str] = []
+    read: list[EntryPoints] = []
 
-    def entry_points(group: str) -> object:
-        read.append(group)
-        return importlib.metadata.entry_points(group=group)
+    def entry_points() -> EntryPoints:
+        read.append(importlib.metadata.entry_points())
+        return read[-1]
 
     monkeypatch.setattr(registry, "entry_points", entry_points)
     monkeypatch.syspath_prepend(tmp_path)
     for _ in range(5):
         assert "greedy" in registry.heuristics()
-    assert read == ["remat.heuristics"]
+        assert "highs" in registry.backends()
+    assert len(read) == 1
     about = tmp_path / "late-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")

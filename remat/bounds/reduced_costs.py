@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.backends.highs.relaxation import Relaxation, safe_bound
+from remat.backends.highs.relaxation import Relaxation, reduced_costs, safe_bound
 from remat.modeling import Kind, Linear, Model
 from remat.modeling.matrix import to_matrix
 from remat.modeling.rows import rows_from
@@ -27,12 +27,9 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float, into: Model 
     into : Model, optional
         Model with the same variables and solutions that takes the place of `model` in the result.
     """
-    from scipy import sparse
-
     matrix = to_matrix(relaxation.lowered.model)
     y = relaxation.row_duals
-    rows = sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape=matrix.shape)
-    reduced = (matrix.cost - rows.T @ y)[: model.num_vars]
+    reduced = reduced_costs(matrix, matrix.cost, y)[0][: model.num_vars]
     # The tolerance is far above any rounding error.
     room = cost - safe_bound(matrix, y) + 1e-6 * (1 + abs(cost))
     costly = (model.kind == Kind.BOOLEAN.value) & (model.lower == 0) & (model.upper == 1) & (np.abs(reduced) > room)

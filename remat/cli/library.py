@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Group, help="Instances with stable names, their best known schedules, and bounds.",
-    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True, rich_markup_mode=None, add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
 Patterns = Annotated[list[str] | None, typer.Argument(

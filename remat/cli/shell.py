@@ -6,50 +6,15 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial, wraps
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 import typer.completion
 
 import remat
-from remat.cli import (
-    allocate,
-    arenas,
-    backends,
-    batch,
-    bounds,
-    capture,
-    compare,
-    config,
-    convert,
-    deploy,
-    export,
-    fit,
-    frontier,
-    generate,
-    improve,
-    layers,
-    library,
-    minimize,
-    new,
-    order,
-    partition,
-    plan,
-    plot,
-    rewrite,
-    show,
-    solve,
-    study,
-    trace,
-    traffic,
-    validate,
-    verify,
-    view,
-    warm_up,
-    zoo,
-)
 from remat.cli.advice import usage_message
 from remat.cli.command import Command, Group, UsageError
 from remat.cli.options import Bytes, Values, size_option, time_option
@@ -59,6 +24,16 @@ from remat.errors import FormatRemark, RematError
 from remat.io.limits import read_limits
 from remat.runtime.compiled.sets import CompilingRemark
 
+#: Commands in the order of the help, and groups of commands. Modules have the same names, except in :data:`HOMES`.
+NAMES = (
+    "solve", "improve", "minimize", "order", "compare", "frontier", "batch", "config", "validate", "verify", "traffic",
+    "bounds", "show", "partition", "plan", "plot", "view", "layers", "trace", "generate", "capture", "fit", "convert",
+    "export", "rewrite", "deploy", "backends", "warm-up", "allocate", "arenas", "zoo", "new", "import",
+)  # fmt: skip
+GROUPS = ("library", "study")
+HOMES = {"import": "export"}
+#: Commands that read no graph.
+NO_MODELS = ("config", "generate", "capture", "fit", "plan", "backends", "warm-up", "zoo", "new")
 #: Environment variable that shows the traceback of an internal error.
 TRACEBACK = "REMAT_TRACEBACK"
 #: Shells with completion.
@@ -113,18 +88,6 @@ app = typer.Typer(
     name="remat", cls=Group, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-for module in (
-    solve, improve, minimize, order, compare, frontier, batch, config, validate, verify, traffic, bounds, show,
-    partition, plan, plot, view, layers, trace, generate, capture, fit, convert, export, rewrite, deploy, backends,
-    warm_up, allocate, arenas, zoo, new,
-):  # fmt: skip
-    reads_models = module not in (config, generate, capture, fit, plan, backends, warm_up, zoo, new)
-    function = _with_bytes(_with_values(module.command)) if reads_models else module.command
-    app.command(module.__name__.rpartition(".")[2].replace("_", "-"), cls=Command)(function)
-
-app.command("import", cls=Command)(_with_values(export.read))
-app.add_typer(library.app, name="library")
-app.add_typer(study.app, name="study")
 
 
 @app.command("help", cls=Command)
@@ -187,6 +150,50 @@ def _remat(
     ctx.with_resource(read_limits(read_time, read_memory))
 
 
+class Commands(Mapping[str, Any]):
+    """Commands by name, each imported and parsed on first use: all of them together take 0.2 s.
+
+    `own`: commands of this module.
+    """
+
+    def __init__(self, own: Mapping[str, Any]) -> None:
+        self._names = (*NAMES, *own, *GROUPS)
+        self._made = dict(own)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._made:
+            self._made[name] = _made(name)
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _made(name: str) -> Any:
+    """Import a command or group of commands, and return its parser."""
+    module = import_module(f"remat.cli.{HOMES.get(name, name.replace('-', '_'))}")
+    if name in GROUPS:
+        group = typer.main.get_command(module.app)
+        group.name = name
+        return group
+    function = module.read if name == "import" else module.command
+    if name not in NO_MODELS:
+        function = _with_values(function)
+        if name != "import":
+            function = _with_bytes(function)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name, cls=Command)(function)
+    return typer.main.get_command(alone)
+
+
 def run(words: list[str]) -> int:
     """Run a command and return its exit code."""
     with guarded(), warnings.catch_warnings():
@@ -239,8 +246,10 @@ def _run_guarded(words: list[str]) -> int:
 
 @cache
 def root_command() -> Any:
-    """Return the parser of the command line, made once per process: its signatures take 50 ms."""
-    return typer.main.get_command(app)
+    """Return the parser of the command line, made once per process."""
+    root: Any = typer.main.get_command(app)
+    root.commands = Commands(root.commands)
+    return root
 
 
 def _run(words: list[str]) -> int:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Group, help="Run instances × problems × methods × seeds into a database; export and report them.",
-    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True, rich_markup_mode=None, add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
 StudyFile = Annotated[Path, typer.Argument(metavar="FILE", help="Study in TOML.")]

@@ -9,11 +9,12 @@ from pydantic import TypeAdapter
 
 from remat import registry
 from remat.config.configuration import METHODS, Config
+from remat.io.documents import described_schema, field_docs
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a configuration, with the options of every installed formulation."""
-    result = Config.model_json_schema(by_alias=True)
+    result = described_schema(Config)
     for group in (*METHODS, "partitioners"):
         tables: dict[str, Any] = {}
         for name, kind in sorted(registry.Registered(group).usable().items()):
@@ -44,10 +45,14 @@ def example() -> str:
     for section in ("problem", "solve", "output"):
         kind: Any = Config.model_fields[section].annotation
         lines += ["", f"# {_summary(kind.__doc__)}", f"[{section}]"]
+        meanings = field_docs(kind)
         for name, entry in kind.model_fields.items():
             key = entry.alias or name
             value = _SHOWN.get(key, _GIVEN.get(key, entry.default))
-            lines += [f"# {entry.description}", f"{'# ' if key in _SHOWN else ''}{key} = {json.dumps(value)}"]
+            lines += [
+                f"# {entry.description or meanings[name]}",
+                f"{'# ' if key in _SHOWN else ''}{key} = {json.dumps(value)}",
+            ]
     lines += ["", "# Options of methods: those of the chosen one apply."]
     for group in (*METHODS, "partitioners"):
         for name, member in sorted(registry.Registered(group).usable().items()):

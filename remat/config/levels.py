@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,10 +16,9 @@ from remat import registry
 from remat.backends.programs import check_solver_options, check_trusted
 from remat.config.faults import first_fault, unknown
 from remat.errors import FormatError, ProblemError
-from remat.heuristics.lns import LnsOptions
-from remat.hierarchy.method import HierarchicalOptions
-from remat.solving.auto import AutoOptions
-from remat.solving.method import HeuristicMethod, make_method
+
+if TYPE_CHECKING:
+    from remat.hierarchy.method import HierarchicalOptions
 
 
 def make_options(
@@ -88,6 +87,10 @@ def check_levels(options: Any, where: str, *, allow_solver_files: bool) -> None:
 
     Raise BackendError with the prefix `where`, and RematError for options of a stage that its method refuses.
     """
+    from remat.heuristics.lns import LnsOptions
+    from remat.hierarchy.method import HierarchicalOptions
+    from remat.solving.auto import AutoOptions
+
     if isinstance(options, AutoOptions):
         for stage in options.stages or ():
             method, _, backend = stage.method.partition("/")
@@ -122,6 +125,9 @@ def with_tables(
     backend : str
         Backend of the call.
     """
+    from remat.hierarchy.method import HierarchicalOptions
+    from remat.solving.method import HeuristicMethod, make_method
+
     if not isinstance(options, HierarchicalOptions):
         return options
 

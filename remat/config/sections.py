@@ -31,7 +31,7 @@ _Share = Annotated[float, Field(ge=0, lt=1), _text(share)]
 class Section(BaseModel):
     """Table of the file: immutable, exact types, no unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class ProblemSection(Section):

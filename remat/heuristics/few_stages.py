@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 
 from remat.backends.highs import Highs
@@ -18,6 +19,9 @@ from remat.runtime.deadline import OverdueError
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 
+#: Seconds after which the kernels of drops are worth loading, which takes half a second of CPU time. Most problems
+#: of some hundred ops are solved by then.
+LOADING_WORTH = 1.0
 #: Share of the time left for a programme; the rest is for the schedules that follow.
 SHARE = 0.8
 
@@ -100,7 +104,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.backend = placed(Highs(), self.call.options)
-        self.drops = Drops()
+        self.drops, self.began = Drops(), time.monotonic()
         self.best = Best(self.programmes.problem, self.call)
 
     def go(self) -> None:
@@ -133,12 +137,18 @@ class _Search:
         cost = self.best.cost
         return self.best.enough or self.call.deadline.expired or (cost is not None and self.programmes.value >= cost)
 
+    def _can_drop(self) -> bool:
+        """Return True if drops are loaded; begin to load them once that is worth it."""
+        loaded = all(kernels.loaded for kernels in self.drops.kernels)
+        worth = loaded or time.monotonic() - self.began >= LOADING_WORTH
+        return worth and self.drops.prepared(self.call.deadline.earlier(0.0))
+
     def _offer(self, schedules: list[Schedule]) -> None:
         """Offer schedules, also brought within the budget by drops."""
         for schedule in schedules:
             self.best.offer(schedule)
         for schedule in schedules:
-            if not self._over() and self.drops.prepared(self.call.deadline.earlier(0.0)):
+            if not self._over() and self._can_drop():
                 improved = self.drops.improved(self.programmes.problem, schedule, self.call.deadline)
                 if improved is not None:
                     self.best.offer(improved)

@@ -6,8 +6,13 @@ derive from these.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import sys
+import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
@@ -23,7 +28,7 @@ T = TypeVar("T")
 class Document(BaseModel):
     """JSON object of a format of this project: immutable, exact types, no unknown keys."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class ForeignDocument(BaseModel):
@@ -83,6 +88,37 @@ def decoded(kind: type[T], value: Any, at: str = "", error: type[RematError] = F
         return _adapter(kind).validate_python(value)
     except ValidationError as found:
         raise error(_summary(found, at)) from None
+
+
+def field_docs(kind: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings below the fields of a model.
+
+    pydantic can read them itself (``use_attribute_docstrings``), but does so at each import, for 10 ms a class.
+    """
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if BaseModel in base.__mro__[1:]:
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            for entry, text in pairwise(getattr(tree, "body", ())):
+                if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name):
+                    match text:
+                        case ast.Expr(ast.Constant(str(words))):
+                            found[entry.target.id] = inspect.cleandoc(words)
+    return found
+
+
+def described_schema(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of a model with the docstrings of its fields, and of those of models of its module."""
+    schema = kind.model_json_schema()
+    near = vars(sys.modules[kind.__module__])
+    for title, part in ((kind.__name__, schema), *schema.get("$defs", {}).items()):
+        model = near.get(title)
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            for field, text in field_docs(model).items():
+                name = model.model_fields[field].alias or field
+                entries = {"description": text} | part["properties"][name]
+                part["properties"][name] = dict(sorted(entries.items()))
+    return schema
 
 
 def check_header(document: Any, name: str, version: int | tuple[int, ...], remedy: str = "") -> None:

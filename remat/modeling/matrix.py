@@ -11,7 +11,7 @@ from remat.errors import ModelError
 from remat.modeling.bridges import PlainLinear, kind_of
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import Linear
-from remat.modeling.rows import sparse_rows
+from remat.modeling.rows import coefficients
 from remat.runtime.arrays import Float
 from remat.runtime.deadline import Deadline
 
@@ -89,15 +89,17 @@ def to_matrix(model: Model, deadline: Deadline | None = None) -> Matrix:
         raise ModelError(f"model {model.name!r} has 2^31 non-zeros or more, too many for a linear solver")
     # record by record, so that temporary memory has the size of one record
     clock = deadline or Deadline()
-    parts = [sparse_rows(record, model.num_vars) for record in clock.each(rows, 1)]
+    counts, indices, parts = [np.zeros(1, dtype=np.int64)], [np.zeros(0, dtype=np.int32)], [np.zeros(0)]
+    for record in clock.each(rows, 1):
+        row, column, value = coefficients(record, model.num_vars)
+        counts.append(np.bincount(row, minlength=len(record)))
+        indices.append(column.astype(np.int32))
+        parts.append(value)
     clock.check()
-    counts, indices = [np.zeros(1, dtype=np.int32)], [np.zeros(0, dtype=np.int32)]
-    counts += [np.diff(part.indptr) for part in parts]
-    indices += [part.indices for part in parts]
     indptr = np.cumsum(np.concatenate(counts)).astype(np.int32)
-    columns = np.concatenate(indices).astype(np.int32, copy=False)
+    columns = np.concatenate(indices)
     clock.check()
-    values = np.concatenate([np.zeros(0), *(part.data for part in parts)])
+    values = np.concatenate(parts)
     clock.check()
     integral = np.isin(model.kind, [Kind.INTEGER.value, Kind.BOOLEAN.value]).astype(np.int32)
     clock.check()

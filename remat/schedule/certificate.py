@@ -14,7 +14,6 @@ from remat.io.files import write_atomic
 from remat.io.views import html_pairs, html_picture
 from remat.runtime.sizes import size_text, size_unit
 from remat.runtime.text import clipped, counted
-from remat.schedule.certificate_files import CheckRecord, certificates_text, file_record
 from remat.schedule.rules import Rules
 
 if TYPE_CHECKING:
@@ -406,6 +405,8 @@ class Certificate(Findings[Violation]):
         FormatError
             If a file cannot be read or written; names it.
         """
+        from remat.schedule.certificate_files import CheckRecord, certificates_text, file_record
+
         record = CheckRecord(graph=file_record(graph), schedule=file_record(schedule), certificate=self.as_dict())
         write_atomic(path, certificates_text([record], path))
 

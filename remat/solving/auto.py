@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import takewhile
 from typing import Any
 
 from remat.backends.choice import as_backend
@@ -17,7 +18,7 @@ from remat.ordering.rules import RULES
 from remat.ordering.valley import Portfolio
 from remat.problem import Objective
 from remat.problem.scope import covers, own_scope
-from remat.registry import heuristics, make_backend
+from remat.registry import heuristics, load, make_backend
 from remat.runtime.checked_options import Options
 from remat.runtime.deadline import Deadline
 from remat.runtime.resources import available_cpus
@@ -36,16 +37,20 @@ FITTING_SHARE = 0.6
 #: Share of the time left for a whole model while kernels are being compiled and little else can run. The model is
 #: stopped when some of them are ready, and solved again after that.
 PATIENT_SHARE = 0.7
+#: Most seconds of a first stage that may run before kernels compile; often it is the only one.
+BRIEF = 2.0
 #: Above the cost of any schedule.
 MOST_COST = 2**62
 
-#: The method as a table. Schedules come first, then proofs of their quality, then longer searches. On training graphs
-#: block checkpointing and Rotor finish after tenths of a second on some hundred ops; if they are cut short on
+#: The method as a table. On training graphs of some hundred ops, few stages often find the optimum and prove it within
+#: tenths of a second, before a kernel is loaded. Otherwise schedules come first, then proofs of their quality, then
+#: longer searches. Block checkpointing and Rotor take tenths of a second on some hundred ops; if they are cut short on
 #: thousands, search does not recover the loss. Until they are compiled, eviction comes first: it takes milliseconds on
 #: a hundred ops. With CP-SAT the stage formulation is best solved by HiGHS.
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, max_ops=EXHAUSTIVE_OPS),
+    Stage(FEW, 0.2, seconds=BRIEF, max_ops=LIMITS[FEW], when=("training", "fixed-order")),
     Stage(BLOCKS, 0.3, seconds_per_op=0.02, when=("training",)),
     Stage("drops", 0.15, seconds_per_op=0.02, when=("not-tiny",)),
     Stage("eviction", 0.1, seconds=2, max_ops=5_000, when=("not-tiny", "no-schedule", "until-compiled")),
@@ -191,11 +196,21 @@ class LeastCostSearch(Policy):
         """Run the stages, by default those of the objective, until the session is decided or time is up."""
         if stages is None:
             stages = MOVING_STAGES if self.problem.can_move else STAGES
-        self.compile(stages)
+        brief = list(takewhile(self.is_brief, filter(self.applies, stages)))
         try:
-            self.follow(stages)
+            self.follow(brief)
+            self.idle.clear()  # a longer run may bring more
+            if not self.over:
+                self.compile(stages)
+                self.follow([stage for stage in stages if stage not in brief])
         finally:
             self.note_waiting()
+
+    @staticmethod
+    def is_brief(stage: Stage) -> bool:
+        """Return True if a stage is short and a heuristic without kernels."""
+        name, most = stage.method, stage.seconds
+        return most is not None and most <= BRIEF and name in heuristics() and not load("heuristics", name).kernels
 
     def try_again(self) -> None:
         super().try_again()

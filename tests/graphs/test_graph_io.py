@@ -1,5 +1,5 @@
 import tomllib
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 from hypothesis import given
@@ -57,19 +57,19 @@ def test_third_party_format(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     entries = [EntryPoint("lines", "lines_format:FORMAT", graph_formats.group)]
-    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)
+    monkeypatch.setattr(remat.registry, "entry_points", lambda: EntryPoints(entries))
     write_graph(unit_chain(1), tmp_path / "g.lines")
     assert read_graph(tmp_path / "g.lines").op_names == ("f0", "loss", "g0")
 
     # A broken plug-in does not affect the formats before it, and is named when no other format recognises the file.
     entries[:] = [EntryPoint("broken", "no_such_module:FORMAT", graph_formats.group)]
-    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # clears the cache
+    monkeypatch.setattr(remat.registry, "entry_points", lambda: EntryPoints(entries))  # clears the cache
     write_graph(unit_chain(1), tmp_path / "g.json")
     assert read_graph(tmp_path / "g.json") == unit_chain(1)
     with refused("format.unknown", culprit="broken"):
         read_graph(tmp_path / "g.lines")
     entries[:] = [EntryPoint("odd", "json:dumps", graph_formats.group)]
-    monkeypatch.setattr(remat.registry, "entry_points", lambda group: entries)  # clears the cache
+    monkeypatch.setattr(remat.registry, "entry_points", lambda: EntryPoints(entries))  # clears the cache
     with refused("format.unknown", culprit="odd"):
         read_graph(tmp_path / "g.lines")
 

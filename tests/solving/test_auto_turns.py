@@ -161,15 +161,16 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "training graphs have starts of their own": (
         TRAINING, {"finds": (BLOCKS,)},
-        f"order {BLOCKS} drops lower-sets few-stages rotor eviction greedy bounds few-stages annealing {MODELS}",
+        f"order few-stages {BLOCKS} drops lower-sets few-stages rotor eviction greedy bounds few-stages annealing "
+        f"{MODELS}",
     ),
     "lower sets need no compiled code": (
         TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
-        f"order eviction greedy lower-sets few-stages eviction greedy bounds few-stages {MODELS} lns lns",
+        f"order few-stages eviction greedy lower-sets few-stages eviction greedy bounds few-stages {MODELS} lns lns",
     ),
     "auto waits for block checkpointing if nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
-        f"order eviction greedy lower-sets few-stages eviction greedy eviction {BLOCKS} bounds",
+        f"order few-stages eviction greedy lower-sets few-stages eviction greedy eviction {BLOCKS} bounds",
     ),
     "a model ends as soon as annealing is compiled, and restarts": (
         RANDOM, {"ready": {"annealing": 2.0}, "takes": {"stages": 9, "annealing": 1}, "finds": (DROPS,)},
@@ -177,7 +178,8 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "or Rotor, which is ready before annealing on training graphs": (
         TRAINING, {"ready": {"rotor": 2.0, "annealing": NEVER}, "takes": {"stages": 9}, "finds": (DROPS,)},
-        f"order {BLOCKS} drops lower-sets few-stages eviction greedy bounds few-stages stages rotor {MODELS} lns",
+        f"order few-stages {BLOCKS} drops lower-sets few-stages eviction greedy bounds few-stages stages rotor "
+        f"{MODELS} lns",
     ),
     "without a deadline it ends after the models": (
         RANDOM, {"seconds": NEVER, "finds": (DROPS,)}, f"order drops eviction greedy bounds annealing {MODELS}"

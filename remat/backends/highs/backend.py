@@ -73,7 +73,7 @@ class Highs(Backend):
     name: ClassVar[str] = "highs"
     native: ClassVar = frozenset({PlainLinear})
     nonzero_bytes: ClassVar[int] = 400
-    preload: ClassVar[tuple[str, ...]] = (__name__, "highspy", "scipy.sparse")
+    preload: ClassVar[tuple[str, ...]] = (__name__, "highspy")
 
     @classmethod
     def availability(cls) -> Availability:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from remat.modeling.bridges.base import InapplicableError
 from remat.modeling.bridges.context import LoweringContext
 from remat.modeling.bridges.literals import NEVER, literal_rows
 from remat.modeling.records import ALWAYS, Clauses, Linear, Record, variables_of
-from remat.modeling.rows import expand, pieces, sparse_rows
+from remat.modeling.rows import Coefficients, coefficients, expand, pieces
 from remat.runtime.arrays import Float
-
-if TYPE_CHECKING:
-    from scipy import sparse
 
 #: Literals rewritten at a time, which takes about 0.2 s.
 PIECE = 1_000_000
@@ -68,8 +63,8 @@ def enforced_to_linear(record: Linear, context: LoweringContext) -> list[Record]
     :class:`Linear`, without literals.
     """
     assert record.enforce is not None
-    matrix = sparse_rows(record, context.model.num_vars)
-    smallest, largest = _activity(matrix, context)
+    found = coefficients(record, context.model.num_vars)
+    smallest, largest = _activity(found, len(record), context)
     low_open = np.isfinite(record.lower) & ~np.isfinite(smallest)
     high_open = np.isfinite(record.upper) & ~np.isfinite(largest)
     if ((record.enforce != ALWAYS) & (low_open | high_open)).any():
@@ -82,24 +77,20 @@ def enforced_to_linear(record: Linear, context: LoweringContext) -> list[Record]
     kept = np.flatnonzero(always)
     result: list[Record] = []
     if len(kept):
-        coo = matrix[kept].tocoo()
-        result.append(
-            Linear(record.name, coo.row.astype(np.int64), coo.col.astype(np.int64), coo.data,
-                   record.lower[kept], record.upper[kept])
-        )  # fmt: skip
+        result.append(Linear(record.name, *found.of_rows(kept), record.lower[kept], record.upper[kept]))
     for rows, bound, extreme in ((below, record.lower, smallest), (above, record.upper, largest)):
         if len(rows):
             # a x + (extreme - bound) z >= extreme (from above: <=); for ~v, z = 1 - v
             slack = extreme[rows] - bound[rows]
             negative = literal[rows] < 0
             side = extreme[rows] - np.where(negative, slack, 0.0)
-            coo = matrix[rows].tocoo()
+            row, column, value = found.of_rows(rows)
             result.append(
                 Linear(
                     record.name,
-                    np.concatenate([coo.row, np.arange(len(rows))]).astype(np.int64),
-                    np.concatenate([coo.col, variables_of(literal[rows])]).astype(np.int64),
-                    np.concatenate([coo.data, np.where(negative, -slack, slack)]),
+                    np.concatenate([row, np.arange(len(rows))]),
+                    np.concatenate([column, variables_of(literal[rows])]),
+                    np.concatenate([value, np.where(negative, -slack, slack)]),
                     side if rows is below else np.full(len(rows), -np.inf),
                     side if rows is above else np.full(len(rows), np.inf),
                 )
@@ -107,11 +98,10 @@ def enforced_to_linear(record: Linear, context: LoweringContext) -> list[Record]
     return result
 
 
-def _activity(matrix: sparse.csr_array, context: LoweringContext) -> tuple[Float, Float]:
+def _activity(found: Coefficients, num_rows: int, context: LoweringContext) -> tuple[Float, Float]:
     """Return the smallest and largest value of each row within the bounds of the variables."""
-    low, high = context.model.lower[matrix.indices], context.model.upper[matrix.indices]
-    up = matrix.data > 0
-    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    smallest = np.bincount(row, matrix.data * np.where(up, low, high), minlength=matrix.shape[0])
-    largest = np.bincount(row, matrix.data * np.where(up, high, low), minlength=matrix.shape[0])
+    low, high = context.model.lower[found.column], context.model.upper[found.column]
+    up = found.value > 0
+    smallest = np.bincount(found.row, found.value * np.where(up, low, high), minlength=num_rows)
+    largest = np.bincount(found.row, found.value * np.where(up, high, low), minlength=num_rows)
     return smallest.astype(np.float64), largest.astype(np.float64)
