@@ -75,9 +75,9 @@ def test_parts_that_cannot_be_loaded(group, name, kind):
 
 def test_entry_points_are_cached_until_an_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A solve looks up dozens of names, and reading takes 15 ms with many packages."""
-    read: list[EntryPoints] = []
+    read: list[object] = []
 
-    def entry_points() -> EntryPoints:
+    def entry_points() -> object:
         read.append(importlib.metadata.entry_points())
         return read[-1]
 
