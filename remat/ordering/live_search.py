@@ -1,73 +1,59 @@
-"""Live search: the cheapest schedule of a small graph by best-first search over live tensors alone."""
+"""Live search: the cheapest schedule of a small graph by best-first search backward over tensors that must be live."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.ordering.best_first import Explored
-from remat.ordering.live_sets import LiveSets, Sets, bits, contains, different, has
+from remat.ordering.live_sets import WORD, LiveSets, Sets, column, different, has, meets, numbers
+from remat.ordering.live_states import STATE_BYTES, Batch, States
 from remat.ordering.state_search import ENDLESS
 from remat.problem import Problem
-from remat.runtime.arrays import Bool, Int
+from remat.runtime.arrays import Bool, Float, Int
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule
 
-Hashes = NDArray[np.uint64]
-
-#: States expanded at a time, and bytes of a state with its place in the index.
-PIECE, STATE_BYTES = 20_000, 120
+#: States expanded at a time: the least number, and the part of the stored ones.
+LEAST, PARTS = 50, 100
 #: Tolerance of costs in floating point.
 ROUNDING = 1e-6
 #: Dead ends that a set of them holds.
 MOST_ENDS = 62
-#: Levels above that of a state, at which a cheaper state with the same tensors is sought.
-AHEAD = 3
-
-
-class _Batch(NamedTuple):
-    """New states: live tensors, stage, cost so far, row of the state before, and op between them."""
-
-    live: Sets
-    stage: Int
-    spent: Int
-    parent: Int
-    op: Int
-
-    def at(self, rows: Int | Bool) -> _Batch:
-        """Return some of the states."""
-        return _Batch(self.live[:, rows], *(values[rows] for values in self[1:]))
 
 
 class LiveSearch:
     """Best-first search for the cheapest schedule within the budget, for any number of computes and either order rule.
 
-    A *state* is the set ``L`` of live tensors and a stage. With the fixed order, the *stage* is the number of ops that
-    have run. With a free order, it is the set of *dead ends* that have run: ops whose outputs are not read and not to
-    be kept. Other ops need no record, since every schedule that runs all dead ends and ends with the tensors to keep
-    has run their ancestors, hence all ops. On a graph with one dead end, such as the loss of a network or the last op
-    of a layered graph, states of a free order are sets of live tensors alone.
+    The search goes from the end of a schedule to its start. A *state* is the set ``S`` of tensors that must be live at
+    a time, and a *stage*. With the fixed order, the *stage* is the number of ops that have run by then. With a free
+    order, it is the set of *dead ends* that must have run: ops whose outputs are not read and not to be kept. Other ops
+    need no record, since every schedule that runs all dead ends and ends with the tensors to keep has run their
+    ancestors, hence all ops. The first state has the tensors to keep and every op or dead end; the search ends at the
+    empty set.
 
-    Costs are total costs: with the fixed order, a first compute counts like a recomputation. Thus a state at a later
-    stage serves for an earlier one with the same tensors: what the schedule still has to compute for the first time,
-    it may have computed already.
+    A *move* from ``S`` says which op ``u`` ran last before: one that writes a tensor of ``S``, the next op of the
+    stage, or a dead end. Before it, ``S`` without the outputs of ``u``, and the inputs of ``u``, must be live; while it
+    runs, all of these and the outputs must fit. *Proof.* Take a schedule without useless computes, and free each value
+    after its last use. Then its live tensors at each time are exactly the set that these moves give. Conversely, moves
+    to the empty set, in reverse, are a schedule. ∎ No state contains a tensor without use, and there is no choice of
+    evictions, unlike in a search from the start.
 
-    *Evictions* are minimal and as late as possible, as in :class:`remat.ordering.state_search.StateSearch`.
+    *Bound* on the cost that precedes a state: the ops ``R`` that must run, those of the stage and the ancestors of
+    ``S``. To it comes a fractional knapsack at the first run of an op ``v`` of ``R``, the largest over all ``v``. A
+    tensor that was written before it, and that ``S`` contains or an op after it reads, is live during ``v``, or its
+    writer runs a second time. With the fixed order, ops before and after ``v`` are those of ``R`` by position; with a
+    free order, its ancestors, and the ops of ``R`` that depend on it.
 
-    *Bound* on the cost that follows: the ops ``R`` that must still run. These are the first computes to come, or the
-    dead ends, and the writers of missing tensors that they, the tensors to keep, or their missing inputs need. To it
-    comes a fractional knapsack at the next run of an op ``v`` of ``R``, the largest over all ``v``. Some ops run only
-    after it: those that read a missing output of ``v``, or of such an op, and in a fixed order the first computes after
-    that of ``v``. A tensor that they read is live during ``v``, or its writer runs after ``v``. That run costs extra if
-    the writer is not in ``R``, or must run before ``v`` as well.
+    *Dominance.* A state is dropped if one with one tensor less, or with the fixed order at the stage before, has at
+    most its cost.
 
-    *Dominance.* A state is dropped if one with one more live tensor, or at one of the next three stages, has at most
-    its cost.
+    *Tiny tensors* are forgotten at first (:meth:`remat.ordering.live_sets.LiveSets.forget`). If the cheapest schedule
+    then breaks a rule or the budget, the search starts again with all of them; the bound holds in either case.
 
-    States are expanded by the least sum of cost and bound, 20,000 at a time, by array operations; a state that is
+    States are expanded by the least sum of cost and bound, many at a time, by array operations; a state that is
     reached at a lower cost later is expanded again. The least sum of the states to expand is a bound at any time.
 
     Parameters
@@ -86,28 +72,8 @@ class LiveSearch:
     """
 
     def __init__(self, problem: Problem, *, memory: int = 1 << 30) -> None:
-        self.problem, self.sets = problem, LiveSets(problem)
-        self.fixed = problem.order is OrderRule.FIXED
+        self.problem = problem
         self._most = max(1_000, memory // STATE_BYTES)
-        ops, sets = len(self.sets.ops), self.sets
-        self._ends = _dead_ends(sets)
-        last = _last_uses(sets)
-        self._useful = np.concatenate(
-            [sets.mask(bits(t for t, use in enumerate(last) if use >= stage)) for stage in range(ops + 1)], axis=1
-        )
-        self._last = np.array(last, dtype=np.int64)
-        self._goal = ops if self.fixed else (1 << len(self._ends)) - 1
-        self._kept = sets.mask(sets.kept)
-        self._price = np.zeros(len(sets.size))
-        for op, cost in enumerate(sets.cost.tolist()):
-            outputs = [t for t, size in enumerate(sets.size.tolist()) if size and sets.writes[op] >> t & 1]
-            self._price[outputs] = cost / max(1, len(outputs))
-        sized = np.flatnonzero(sets.size)
-        self._by_price = sized[np.argsort(self._price[sized] / sets.size[sized])].tolist()
-        touched = [sets.reads[op] | sets.writes[op] for op in range(ops)]
-        self._alone = sets.always + [
-            sum(n for t, n in enumerate(sets.size.tolist()) if mask >> t & 1) for mask in touched
-        ]
 
     @staticmethod
     def applies(problem: Problem) -> bool:
@@ -127,247 +93,178 @@ class LiveSearch:
         Returns
         -------
         Explored
-            `bound` is :data:`remat.ordering.state_search.ENDLESS` if no schedule keeps the budget.
+            `bound` is :data:`remat.ordering.state_search.ENDLESS` if no schedule keeps the budget. If time or memory
+            runs out, `schedule` may be one that costs more than `bound`.
         """
-        clock = deadline or Deadline()
-        top, best, bound = ENDLESS if limit is None else limit, -1, 0
-        states = _States(self.sets.words)
-        states.add(self._first(), self._bound(*self._first()[:2]))
-        while len(states.open):
-            rows = states.cheapest(PIECE, top)
-            if not len(rows):
-                break
+        clock, top = deadline or Deadline(), ENDLESS if limit is None else limit
+        found = _Search(self.problem, self._most, forget=True).run(top, clock)
+        if found.schedule is None or self.problem.validate(found.schedule).accepted:
+            return found
+        exact = _Search(self.problem, self._most, forget=False).run(top, clock)
+        return replace(exact, bound=max(exact.bound, found.bound))
+
+    def none_exists(self, *, deadline: Deadline | None = None) -> bool:
+        """Return True if a search with a free order, where ops cost nothing, shows that no schedule exists.
+
+        **The order rule does not matter** for that. Any number of computes is allowed, so a schedule may start over: it
+        frees everything, and computes the next op with the ops that it depends on. If a schedule exists for some order,
+        run these parts one after the other, by the reference order.
+        """
+        graph = self.problem.graph
+        costless = replace(graph, ops=[replace(op, cost=0) for op in graph.ops])
+        problem = replace(self.problem, graph=costless, budget=self.problem.budget_bytes, order=OrderRule.FREE)
+        if not LiveSearch.applies(problem):
+            return False
+        search = _Search(problem, self._most, forget=True)
+        return search.run(ENDLESS, deadline or Deadline()).bound == ENDLESS
+
+
+class _Search:
+    """One search, with all tensors or without tiny ones."""
+
+    def __init__(self, problem: Problem, most: int, *, forget: bool) -> None:
+        self.problem, self._most, self.sets = problem, most, LiveSets(problem)
+        self.fixed = problem.order is OrderRule.FIXED
+        if forget:
+            self.sets.forget()
+        sets = self.sets
+        self._ends = [] if self.fixed else _dead_ends(sets)
+        if len(self._ends) > MOST_ENDS:
+            self.sets = sets = LiveSets(problem)
+            self._ends = _dead_ends(sets)
+        self._kept = sets.mask(sets.kept)
+        self._touched = [read | written for read, written in zip(sets.reads, sets.writes, strict=True)]
+        self._once = np.concatenate([[0], np.cumsum(sets.cost)])
+        self._after = _dependents(sets)
+        self._knapsacks = _knapsacks(sets, self._after, self._touched, fixed=self.fixed)
+
+    def run(self, top: int, clock: Deadline) -> Explored:
+        """Search for the cheapest schedule that costs less than `top`."""
+        states = States(self.sets.words)
+        first = self._first()
+        states.add(first, self._bound(first.need, first.stage, np.array([top])))
+        best, bound = -1, 0
+        while len(rows := states.cheapest(max(LEAST, states.count // PARTS), top)):
             bound = max(bound, int(states.total[rows].min()))
             if clock.expired or states.count > self._most:
-                return Explored(min(bound, top), None, states.count)
-            ends = self._ends_of(states, rows)
-            if len(ends):
-                best = int(ends[np.argmin(states.spent[ends])])
+                return Explored(min(bound, top), self._schedule(states, best), states.count)
+            starts = rows[(states.stage[rows] == 0) & ~states.need[:, rows].any(axis=0)]
+            if len(starts):
+                best = int(starts[np.argmin(states.spent[starts])])
                 top = int(states.spent[best])
                 rows = rows[states.total[rows] < top]
+            rows = rows[~self._dominated(states, rows)]
             new = self._expanded(states, rows)
             new = states.lowered(new.at(new.spent < top))
-            new = new.at(~self._dominated(states, new))
-            total = new.spent + self._bound(new.live, new.stage, top - new.spent)
+            total = new.spent + self._bound(new.need, new.stage, top - new.spent)
             cheap = total < top
             states.add(new.at(cheap), total[cheap])
-        return Explored(top, None if best < 0 else self._schedule(states, best), states.count)
+        return Explored(top, self._schedule(states, best), states.count)
 
-    def _first(self) -> _Batch:
+    def _first(self) -> Batch:
         zero = np.zeros(1, dtype=np.int64)
-        return _Batch(np.zeros((self.sets.words, 1), dtype=np.uint64), zero, zero, zero - 1, zero)
+        stage = len(self.sets.ops) if self.fixed else (1 << len(self._ends)) - 1
+        return Batch(self._kept, zero + stage, zero, zero - 1, zero)
 
-    def _ends_of(self, states: _States, rows: Int) -> Int:
-        """Return the rows of states in which every op has run and the tensors to keep are live."""
-        return rows[(states.stage[rows] == self._goal) & contains(states.live[:, rows], self._kept)]
-
-    def _bound(self, live: Sets, stage: Int, limit: Int | None = None) -> Int:
-        """Return a bound on the cost that follows states; the second part only where the first is below `limit`."""
-        cost, runs = self._must_run(live, stage)
-        rows = np.arange(len(stage)) if limit is None else np.flatnonzero(cost < limit)
-        more = np.zeros(len(rows), dtype=np.int64)
-        for op in range(len(self.sets.ops)):
-            at = np.flatnonzero(runs[op, rows])
-            if len(at):
-                some = rows[at]
-                more[at] = np.maximum(more[at], self._knapsack(op, live[:, some], stage[some], runs[:, some]))
-        cost[rows] += more
+    def _bound(self, need: Sets, stage: Int, limit: Int) -> Int:
+        """Return a bound on the cost that precedes states; the second part only where the first is below `limit`."""
+        if self.fixed:
+            cost, runs = self._once[stage].copy(), None
+        else:
+            cost, runs = self._must_run(need, stage)
+        rows = np.flatnonzero(cost < limit)
+        more = np.zeros(len(rows))
+        live = self.sets.marks(need[:, rows])
+        for knapsack in self._knapsacks:
+            at = np.flatnonzero(stage[rows] > knapsack.op if runs is None else has(runs[:, rows], knapsack.op))
+            if runs is None:
+                read = stage[rows[at]] > knapsack.reader[:, None]
+            else:
+                read = meets(runs[:, None, rows[at]], knapsack.readers[:, :, None])
+            more[at] = np.maximum(more[at], knapsack.value(live[knapsack.tensor][:, at] | read))
+        cost[rows] += np.ceil(more - ROUNDING * (1 + more)).astype(np.int64)
         return cost
 
-    def _must_run(self, live: Sets, stage: Int) -> tuple[Int, Bool]:
-        """Return the cost of the ops that must run after states, and the ops, shape (ops, states)."""
+    def _must_run(self, need: Sets, stage: Int) -> tuple[Int, Sets]:
+        """Return the cost of the ops that must run before states, and these ops as bits, shape (words, states)."""
         sets, count = self.sets, len(stage)
-        wanted, cost = np.repeat(self._kept, count, axis=1), np.zeros(count, dtype=np.int64)
-        every = np.zeros((len(sets.ops), count), dtype=np.bool_)
+        wanted, cost = need.copy(), np.zeros(count, dtype=np.int64)
+        runs = np.zeros((-(-len(sets.ops) // WORD), count), dtype=np.uint64)
         for op in range(len(sets.ops) - 1, -1, -1):
-            runs = (wanted & ~live & sets.mask(sets.writes[op])).any(axis=0) | self._to_do(op, stage)
-            wanted[:, runs] |= sets.mask(sets.reads[op])
-            cost[runs] += sets.cost[op]
-            every[op] = runs
-        return cost, every
-
-    def _knapsack(self, op: int, live: Sets, stage: Int, runs: Bool) -> Int:
-        """Return a bound on the cost beyond that of ops that must run, from the room at the next run of `op`."""
-        sets, none = self.sets, np.uint64(0)
-        first = stage <= op if self.fixed else np.zeros(len(stage), dtype=np.bool_)
-        missing, read, early = ~live, np.repeat(self._kept, len(stage), axis=1), np.zeros_like(live)
-        made = missing & sets.mask(sets.writes[op])
-        for later in range(op + 1, len(sets.ops)):
-            is_late = runs[later] & ((made & sets.mask(sets.reads[later])).any(axis=0) | first)
-            made |= np.where(is_late, missing & sets.mask(sets.writes[later]), none)
-            read |= np.where(is_late, sets.mask(sets.reads[later]), none)
-        wanted = missing & sets.mask(sets.reads[op])
-        other = np.zeros_like(live)  # written by ops that must run, but not surely before this one
-        for before in range(len(sets.ops)):
-            other |= np.where(runs[before], sets.mask(sets.writes[before]), none)
-        for before in range(op - 1, -1, -1):
-            is_early = (wanted & sets.mask(sets.writes[before])).any(axis=0) | (first & (stage <= before))
-            wanted |= np.where(is_early, missing & sets.mask(sets.reads[before]), none)
-            early |= np.where(is_early, sets.mask(sets.writes[before]), none)
-        held = read & (early | ~other) & ~sets.mask(sets.reads[op] | sets.writes[op])
-        excess = sets.bytes_of(held) + int(self._alone[op]) - sets.budget
-        value = np.zeros(len(stage))
-        for tensor in self._by_price:
-            size = int(sets.size[tensor])
-            gone = has(held, tensor) & (excess > 0)
-            value += np.where(gone, self._price[tensor] * np.minimum(1.0, excess / size), 0.0)
-            excess = np.where(gone, excess - size, excess)
-        return np.ceil(value - ROUNDING * (1 + value)).astype(np.int64)
+            here = meets(wanted, sets.mask(sets.writes[op])) | self._to_do(op, stage)
+            wanted[:, here] |= sets.mask(sets.reads[op])
+            cost[here] += sets.cost[op]
+            runs[op // WORD, here] |= np.uint64(1 << op % WORD)
+        return cost, runs
 
     def _to_do(self, op: int, stage: Int) -> Bool:
-        """Mark the states in which an op has not run, if the stage shows it."""
+        """Mark the states before which an op must run as the last of a fixed order, or as a dead end."""
         if self.fixed:
-            return stage <= op
+            return stage == op + 1
         if op not in self._ends:
             return np.zeros(len(stage), dtype=np.bool_)
-        return (stage >> self._ends.index(op)) & 1 == 0
+        return (stage >> self._ends.index(op)) & 1 != 0
 
-    def _expanded(self, states: _States, rows: Int) -> _Batch:
-        """Return the states that follow some states."""
-        sets, live, stage = self.sets, states.live[:, rows], states.stage[rows]
-        used = sets.bytes_of(live)
-        found: list[_Batch] = []
-        for op in range(len(sets.ops)):
-            written = sets.mask(sets.writes[op])
-            wanted = written & self._useful[:, stage] if self.fixed else written
-            first = self._to_do(op, stage)
-            again = (wanted & ~live).any(axis=0) & ((stage > op) if self.fixed else op not in self._ends)
-            may = first & (stage == op) if self.fixed else first
-            at = np.flatnonzero(sets.ready(live, op) & (may | again))
-            if not len(at):
-                continue
-            after, source = sets.after(op, live[:, at], used[at], at)
-            then = stage[source]
-            if self.fixed:
-                then = then + (then == op)
-                after &= self._useful[:, then]
-            elif op in self._ends:
-                then = then | 1 << self._ends.index(op)
-                after &= ~written
-            spent = states.spent[rows[source]] + int(sets.cost[op])
-            found.append(_Batch(after, then, spent, rows[source], np.full(len(source), op)))
-        if not found:
-            return self._first().at(np.zeros(1, dtype=np.bool_))
+    def _expanded(self, states: States, rows: Int) -> Batch:
+        """Return the states that precede some states."""
+        sets, need, stage = self.sets, states.need[:, rows], states.stage[rows]
+        used = sets.bytes_of(need)
+        found = [self._first().at(np.zeros(1, dtype=np.bool_))]
+        for op, touched in enumerate(self._touched):
+            written, to_do = sets.mask(sets.writes[op]), self._to_do(op, stage)
+            serves = meets(need, written)
+            at = np.flatnonzero(serves | to_do)
+            room = sets.budget - int(sets.always[op]) - sets.size_of(touched)
+            at = at[used[at] - sets.bytes_of(need[:, at], touched) <= room]
+            before = (need[:, at] & ~written) | sets.mask(sets.reads[op])
+            then = stage[at] - to_do[at] * (1 if self.fixed else 1 << self._ends.index(op) if op in self._ends else 0)
+            spent = states.spent[rows[at]] + int(sets.cost[op])
+            moves = Batch(before, then, spent, rows[at], np.full(len(at), op))
+            found.append(moves)
+            if self.fixed:  # the op may also have run again since its first compute
+                again = (to_do & serves)[at]
+                found.append(moves._replace(stage=stage[at]).at(again))
         sets_of, *columns = zip(*found, strict=True)
-        every = _Batch(np.concatenate(sets_of, axis=1), *map(np.concatenate, columns))
-        return every.at(different(every.live, every.stage, every.spent))
+        every = Batch(np.concatenate(sets_of, axis=1), *map(np.concatenate, columns))
+        return every.at(different(every.need, every.stage, every.spent))
 
-    def _dominated(self, states: _States, new: _Batch) -> Bool:
-        """Mark new states that a stored one makes superfluous."""
-        sets = self.sets
-        out = np.zeros(len(new.stage), dtype=np.bool_)
-        used = sets.bytes_of(new.live)
+    def _dominated(self, states: States, rows: Int) -> Bool:
+        """Mark states that another one makes superfluous: it needs less, and what follows it costs no more."""
+        need, stage, spent = states.need[:, rows], states.stage[rows], states.spent[rows]
+        out = np.zeros(len(rows), dtype=np.bool_)
 
-        def drop(at: Int, live: Sets, stage: Int) -> None:
-            row = states.find(live, stage)
-            out[at] |= (row >= 0) & (states.spent[row] <= new.spent[at])
+        def drop(at: Int, need: Sets, stage: Int) -> None:
+            row = states.find(need, stage)
+            out[at] |= (row >= 0) & (states.spent[row] <= spent[at])
 
-        for tensor, size in enumerate(sets.size.tolist()):
-            more = ~has(new.live, tensor) & (used + size <= sets.budget) & ~out
-            if self.fixed:
-                more &= self._last[tensor] >= new.stage
-            at = np.flatnonzero(more)
-            drop(at, new.live[:, at] | sets.mask(1 << tensor), new.stage[at])
-        for more_stages in range(1, AHEAD + 1) if self.fixed else ():
-            at = np.flatnonzero((new.stage + more_stages <= len(sets.ops)) & ~out)
-            stage = new.stage[at] + more_stages
-            drop(at, new.live[:, at] & self._useful[:, stage], stage)
+        for tensor in range(len(self.sets.size)):
+            at = np.flatnonzero(has(need, tensor) & ~out)
+            drop(at, need[:, at] & ~self.sets.mask(1 << tensor), stage[at])
+        for op in range(len(self.sets.ops)) if self.fixed else self._ends:
+            at = np.flatnonzero(self._to_do(op, stage) & ~meets(need, self.sets.mask(self.sets.writes[op])) & ~out)
+            drop(at, need[:, at], stage[at] - (1 if self.fixed else 1 << self._ends.index(op)))
         return out
 
-    def _schedule(self, states: _States, row: int) -> Schedule:
+    def _schedule(self, states: States, row: int) -> Schedule | None:
+        """Return the schedule from a state without needs to the first state; None without one."""
+        if row < 0:
+            return None
         steps: list[int] = []
         while row > 0:
             steps.append(int(states.op[row]))
             row = int(states.parent[row])
         graph = self.problem.graph
-        return Schedule.of_computes(graph, graph.arrays.order[steps[::-1]], source="live search")
+        return Schedule.of_computes(graph, graph.arrays.order[steps], source="live search")
 
 
-@dataclass(eq=False)
-class _States:
-    """All states, by row; an index of them; and the rows to expand."""
-
-    words: int
-    count: int = 0
-    open: Int = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    _index: list[tuple[Hashes, Int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.live = np.zeros((self.words, 1024), dtype=np.uint64)
-        self.stage, self.spent, self.total, self.parent = (np.zeros(1024, dtype=np.int64) for _ in range(4))
-        self.op = np.zeros(1024, dtype=np.int16)
-        self.closed = np.zeros(1024, dtype=np.bool_)
-        """States that were expanded at their current cost."""
-
-    def cheapest(self, most: int, limit: int) -> Int:
-        """Remove and return the rows to expand with the least totals, all below `limit`."""
-        total = self.total[self.open]
-        below = total < limit
-        self.open, total = self.open[below], total[below]
-        if len(total) <= most:
-            rows, self.open = self.open, self.open[:0]
-        else:
-            part = np.argpartition(total, most)
-            rows, self.open = self.open[part[:most]], self.open[part[most:]]
-        self.closed[rows] = True
-        return rows
-
-    def find(self, live: Sets, stage: Int) -> Int:
-        """Return the rows of states, and -1 where there is none."""
-        hashes, rows = _hash(live, stage), np.full(len(stage), -1, dtype=np.int64)
-        for known, row in self._index:
-            at = np.searchsorted(known, hashes)
-            at[at == len(known)] = 0
-            hit = np.flatnonzero(known[at] == hashes)
-            found = row[at[hit]]
-            same = (self.stage[found] == stage[hit]) & (self.live[:, found] == live[:, hit]).all(axis=0)
-            rows[hit[same]] = found[same]
-        return rows
-
-    def lowered(self, new: _Batch) -> _Batch:
-        """Lower the costs of states that are stored already; return the other ones."""
-        row = self.find(new.live, new.stage)
-        known = row >= 0
-        better = known.copy()
-        better[known] = new.spent[known] < self.spent[row[known]]
-        rows = row[better]
-        self.total[rows] -= self.spent[rows] - new.spent[better]
-        self.spent[rows], self.parent[rows], self.op[rows] = new.spent[better], new.parent[better], new.op[better]
-        again = rows[self.closed[rows]]
-        self.closed[again] = False
-        self.open = np.concatenate([self.open, again])
-        return new.at(~known)
-
-    def add(self, new: _Batch, total: Int) -> None:
-        """Store different new states."""
-        end = self.count + len(total)
-        while end > len(self.stage):
-            self.live = np.concatenate([self.live, np.zeros_like(self.live)], axis=1)
-            for name in ("stage", "spent", "total", "parent", "op", "closed"):
-                values = getattr(self, name)
-                setattr(self, name, np.concatenate([values, np.zeros_like(values)]))
-        rows = np.arange(self.count, end)
-        self.live[:, rows], self.stage[rows], self.spent[rows] = new.live, new.stage, new.spent
-        self.parent[rows], self.op[rows], self.total[rows] = new.parent, new.op, total
-        self.count, self.open = end, np.concatenate([self.open, rows])
-        self._index.append(_sorted(_hash(new.live, new.stage), rows))
-        while len(self._index) > 1 and 2 * len(self._index[-1][1]) >= len(self._index[-2][1]):
-            (one, a), (other, b) = self._index.pop(), self._index.pop()
-            self._index.append(_sorted(np.concatenate([other, one]), np.concatenate([b, a])))
-
-
-def _sorted(hashes: Hashes, rows: Int) -> tuple[Hashes, Int]:
-    order = np.argsort(hashes, kind="stable")
-    return hashes[order], rows[order]
-
-
-def _hash(live: Sets, stage: Int) -> Hashes:
-    """Return hashes of states. Where two states share one, only the first is found, which costs time only."""
-    mixed = stage.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
-    for word in live:
-        mixed = (mixed ^ word) * np.uint64(0xFF51AFD7ED558CCD)
-        mixed ^= mixed >> np.uint64(32)
-    return mixed
+def _dependents(sets: LiveSets) -> list[int]:
+    """Return the ops that depend on each op, as bits."""
+    writer = {t: op for op, written in enumerate(sets.writes) for t in numbers(written)}
+    after = [0] * len(sets.ops)
+    for op in range(len(sets.ops) - 1, -1, -1):
+        for tensor in numbers(sets.reads[op]):
+            after[writer[tensor]] |= after[op] | 1 << op
+    return after
 
 
 def _dead_ends(sets: LiveSets) -> list[int]:
@@ -378,13 +275,53 @@ def _dead_ends(sets: LiveSets) -> list[int]:
     return [op for op, written in enumerate(sets.writes) if not written & used]
 
 
-def _last_uses(sets: LiveSets) -> list[int]:
-    """Return the last first compute that may need each tensor, directly or through recomputations; the end if kept."""
-    ops = len(sets.ops)
-    use = [ops if sets.kept >> t & 1 else -1 for t in range(len(sets.size))]
-    for op in range(ops - 1, -1, -1):
-        last = max([op, *(use[t] for t in range(len(use)) if sets.writes[op] >> t & 1)])
-        for t in range(len(use)):
-            if sets.reads[op] >> t & 1:
-                use[t] = max(use[t], last)
-    return use
+class _Knapsack(NamedTuple):
+    """Tensors that may have to be live during the first run of an op, by rising cost of the writer per byte.
+
+    With the fixed order, a tensor is read by a first compute after the op once the stage exceeds `reader`. With a free
+    order, `readers` contains its readers that depend on the op.
+    """
+
+    op: int
+    excess: int
+    tensor: Int
+    size: Int
+    price: Float
+    reader: Int
+    readers: Sets
+
+    def value(self, held: Bool) -> Float:
+        """Return the least cost of runs of writers such that the other held tensors fit, shape (states,)."""
+        size = held * self.size[:, None]
+        before = np.cumsum(size, axis=0) - size
+        excess = self.excess + size.sum(axis=0)
+        return (self.price / self.size) @ np.clip(excess - before, 0, size)
+
+
+def _knapsacks(sets: LiveSets, after: list[int], touched: list[int], *, fixed: bool) -> list[_Knapsack]:
+    """Return the knapsacks of the ops during which not all tensors fit that may have to be live."""
+    ops, size = len(sets.ops), sets.size.tolist()
+    writer = {t: op for op in range(ops) for t in numbers(sets.writes[op])}
+    price = {
+        t: int(sets.cost[op]) / max(1, sum(size[u] > 0 for u in numbers(sets.writes[op]))) for t, op in writer.items()
+    }
+    found = []
+    for op in range(ops):
+        follows = (1 << ops) - (2 << op) if fixed else after[op]
+        tensors = [
+            t for t, by in writer.items()
+            if size[t] and not touched[op] >> t & 1 and (by < op if fixed else after[by] >> op & 1)
+        ]  # fmt: skip
+        tensors.sort(key=lambda t: price[t] / size[t])
+        readers = [sets.readers[t] & follows for t in tensors]
+        excess = int(sets.always[op]) + sets.size_of(touched[op]) - sets.budget
+        if excess + sum(size[t] for t in tensors) > 0 and any(price[t] for t in tensors):
+            first = [(mask & -mask).bit_length() - 1 if mask else ops for mask in readers]
+            found.append(
+                _Knapsack(
+                    op, excess, np.array(tensors, dtype=np.int64), sets.size[tensors],
+                    np.array([price[t] for t in tensors]), np.array(first, dtype=np.int64),
+                    np.concatenate([column(mask, -(-ops // WORD)) for mask in readers], axis=1),
+                )
+            )  # fmt: skip
+    return found

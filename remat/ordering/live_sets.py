@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 from operator import or_
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +18,6 @@ Sets = NDArray[np.uint64]
 WORD = 64
 #: Largest number of tensors besides graph inputs.
 MOST_TENSORS = 2 * WORD
-
-
-class Moves(NamedTuple):
-    """Live tensors after an op, and the row of the state that each comes from, shape (moves,)."""
-
-    live: Sets
-    source: Int
 
 
 class LiveSets:
@@ -60,7 +52,6 @@ class LiveSets:
         self.size = arrays.size[tensors].astype(np.int64)
         self.cost = arrays.cost[arrays.order].astype(np.int64)
         self.always = arrays.workspace[arrays.order].astype(np.int64) + arrays.input_bytes + problem.constant_bytes
-        self._by_size = np.argsort(-self.size, kind="stable").tolist()
 
     @staticmethod
     def applies(problem: Problem) -> bool:
@@ -78,18 +69,21 @@ class LiveSets:
             and all(limit is None for limit in problem.compute_limits)
         )
 
+    def forget(self) -> None:
+        """Forget tiny tensors: each at most 1/500 of the budget, together at most 1/100. Ops run without them.
+
+        Every schedule of the problem is one without them too.
+        """
+        small = np.argsort(self.size, kind="stable")
+        sizes = self.size[small]
+        gone = ~bits(small[(sizes <= self.budget / 500) & (np.cumsum(sizes) <= self.budget / 100)].tolist())
+        self.reads = [read & gone for read in self.reads]
+        self.writes = [written & gone for written in self.writes]
+        self.kept &= gone
+
     def mask(self, tensors: int) -> Sets:
         """Return a set as a column, shape (words, 1)."""
-        return np.array([[tensors >> WORD * k & (1 << WORD) - 1] for k in range(self.words)], dtype=np.uint64)
-
-    def before(self, op: int) -> int:
-        """Return an op and the ops that it depends on, as bits."""
-        found, missing = 1 << op, self.reads[op]
-        for other in range(op - 1, -1, -1):
-            if self.writes[other] & missing:
-                found |= 1 << other
-                missing |= self.reads[other]
-        return found
+        return column(tensors, self.words)
 
     def bytes_of(self, live: Sets, tensors: int = -1) -> Int:
         """Return the bytes of the live tensors among `tensors`, by default all of them."""
@@ -99,45 +93,15 @@ class LiveSets:
                 total += size * has(live, tensor)
         return total
 
+    def marks(self, live: Sets) -> Bool:
+        """Return sets as marks, shape (tensors, sets)."""
+        octets = np.ascontiguousarray(live, dtype="<u8").view(np.uint8).reshape(*live.shape, WORD // 8)
+        bit = np.unpackbits(octets, axis=2, bitorder="little")
+        return bit.transpose(0, 2, 1).reshape(self.words * WORD, -1 if live.size else 0)[: len(self.size)] != 0
+
     def size_of(self, tensors: int) -> int:
         """Return the bytes of a set of tensors."""
         return sum(size for tensor, size in enumerate(self.size.tolist()) if tensors >> tensor & 1)
-
-    def ready(self, live: Sets, op: int) -> Bool:
-        """Mark the states in which an op has its inputs."""
-        return contains(live, self.mask(self.reads[op]))
-
-    def after(self, op: int, live: Sets, used: Int, source: Int) -> Moves:
-        """Return the live tensors right after an op that is ready, for each minimal set of evictions that makes room.
-
-        `used`: bytes of the live tensors of each state.
-        """
-        written = self.mask(self.writes[op])
-        excess = (
-            used
-            + self.size_of(self.writes[op])
-            - self.bytes_of(live, self.writes[op])
-            + int(self.always[op])
-            - self.budget
-        )
-        stays = self.reads[op] | self.writes[op]
-        found: list[Moves] = []
-        # By falling size: a set is minimal if it suffices only with its last tensor.
-        for tensor in (t for t in self._by_size if self.size[t] and not stays >> t & 1):
-            fits = excess <= 0
-            if fits.any():
-                found.append(Moves(live[:, fits] | written, source[fits]))
-                live, source, excess = live[:, ~fits], source[~fits], excess[~fits]
-            if not len(source):
-                break
-            gone = np.flatnonzero(has(live, tensor))
-            less = live[:, gone] & ~self.mask(1 << tensor)
-            live = np.concatenate([live, less], axis=1)
-            source = np.concatenate([source, source[gone]])
-            excess = np.concatenate([excess, excess[gone] - int(self.size[tensor])])
-        fits = excess <= 0
-        found.append(Moves(live[:, fits] | written, source[fits]))
-        return Moves(np.concatenate([each.live for each in found], axis=1), np.concatenate([m.source for m in found]))
 
 
 def bits(numbers: Iterable[int]) -> int:
@@ -145,14 +109,24 @@ def bits(numbers: Iterable[int]) -> int:
     return reduce(or_, (1 << number for number in numbers), 0)
 
 
+def numbers(mask: int) -> list[int]:
+    """Return the numbers of the bits of a set."""
+    return [k for k in range(mask.bit_length()) if mask >> k & 1]
+
+
+def column(mask: int, words: int) -> Sets:
+    """Return a set as a column, shape (words, 1)."""
+    return np.array([[mask >> WORD * k & (1 << WORD) - 1] for k in range(words)], dtype=np.uint64)
+
+
 def has(live: Sets, tensor: int) -> Bool:
     """Mark the sets that contain a tensor."""
     return (live[tensor // WORD] >> np.uint64(tensor % WORD)) & np.uint64(1) != 0
 
 
-def contains(live: Sets, mask: Sets) -> Bool:
-    """Mark the sets that contain every tensor of a mask."""
-    return ((live & mask) == mask).all(axis=0)
+def meets(one: Sets, other: Sets) -> Bool:
+    """Mark the sets that have something in common with another set."""
+    return ((one & other) != 0).any(axis=0)
 
 
 def different(live: Sets, *more: Int) -> Int:

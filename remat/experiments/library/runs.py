@@ -29,7 +29,6 @@ from remat.experiments.library.records import (
 )
 from remat.ordering.best_first import Aim, Explored, explore
 from remat.ordering.live_search import LiveSearch
-from remat.ordering.reachable import Reachable
 from remat.ordering.state_search import ENDLESS, StateSearch
 from remat.ordering.state_search import KERNELS as STATE_SEARCH
 from remat.problem import Problem
@@ -46,10 +45,10 @@ from remat.solving.solve import solve
 #: States of the best-first search, at most 2 GB, and bytes of the state search.
 MOST_STATES, MEMORY = 3_000_000, 1_500_000_000
 UNLIMITED = 1 << 62
+#: Share of the time of a live search for the cheapest schedule; the rest may prove that none exists.
+COST_SHARE = 0.7
 #: Seconds to compute a bound again whose time limit is unknown.
 RERUN = 60.0
-#: Share of the time of a live search in which it decides whether a schedule exists.
-FEASIBILITY_SHARE = 0.6
 
 
 @dataclass(frozen=True)
@@ -252,19 +251,17 @@ def _exhaust(problem: Problem, call: Call, start: Schedule | None) -> Answer:
 
 
 def _live_search(problem: Problem, call: Call, start: Schedule | None) -> Answer:
-    """Decide whether a schedule exists, then find the cheapest one; `start` is the schedule to improve on."""
+    """Find the cheapest schedule, or that none exists for any order; `start` is the schedule to improve on."""
     if not LiveSearch.applies(problem):
         raise RematError(f"{problem.graph.name}: live search needs at most 128 tensors with one writer each")
-    deadline = Deadline.after(call.seconds)
-    source = "live search"
-    if start is None and Reachable(problem).run(deadline.share(FEASIBILITY_SHARE)) is False:
-        return Answer(source=source, infeasible=True)
     limit = None if start is None else problem.validate(start).cost
-    found = LiveSearch(problem, memory=MEMORY).run(limit, deadline=deadline)
-    infeasible = found.schedule is None and found.bound >= ENDLESS
-    schedules = () if found.schedule is None else (found.schedule,)
-    scope = Scope(OrderRule(problem.order), staged=False)
-    return Answer(schedules, None if infeasible else found.bound, source, scope, infeasible)
+    deadline, search = Deadline.after(call.seconds), LiveSearch(problem, memory=MEMORY)
+    found = search.run(limit, deadline=deadline.share(COST_SHARE))
+    source, scope = "live search", Scope(OrderRule(problem.order), staged=False)
+    unknown = found.schedule is None and limit is None
+    if unknown and (found.bound >= ENDLESS or search.none_exists(deadline=deadline)):
+        return Answer(source=source, infeasible=True)
+    return Answer(() if found.schedule is None else (found.schedule,), found.bound, source, scope)
 
 
 def _least_peak(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
