@@ -50,8 +50,9 @@ def command(
 ) -> None:  # fmt: skip
     """Show settings of a training framework for MODEL: which layers, modules or names to checkpoint or save.
 
-    Each setting has a certified peak, its extra time, and the gap to a bound that holds for every schedule. The best
-    one within the budget comes with text to paste. Peaks count activations, returned gradients and temporaries.
+    Each setting has a certified peak, its extra time, and the gap to a bound for every schedule: within the budget, or
+    within its own peak if that is above it. The best one within the budget comes with text to paste. Peaks count
+    activations, returned gradients and temporaries.
 
     Exit code 0: a setting fits; 1: none does; 2: an error.
 

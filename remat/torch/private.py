@@ -19,6 +19,7 @@ PLACES = {
     "BoxedBool": "torch._inductor.utils:BoxedBool",
     "BoxedCodeGen": "torch.fx.graph:_BoxedCodeGen",
     "C": "torch._C",
+    "CustomGraphPass": "torch._inductor.custom_graph_pass:CustomGraphPass",
     "CustomPartitionerFn": "torch._inductor.custom_graph_pass:CustomPartitionerFn",
     "CustomRuntimeEstimator": "torch._inductor.custom_graph_pass:CustomRuntimeEstimator",
     "CustomSchedulerPass": "torch._inductor.custom_graph_pass:CustomSchedulerPass",

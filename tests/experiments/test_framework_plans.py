@@ -34,6 +34,7 @@ def test_settings_are_certified_and_the_cheapest_that_fits_comes_first(framework
         assert certificate.cost == each.certificate.cost and each.fits == (
             certificate.peak <= (problem.budget_bytes or 0)
         )
+        assert each.gap is not None and 0 <= each.gap <= (certificate.cost - graph.base_cost) / certificate.cost
         if each.fits:
             assert certificate.cost >= chosen.certificate.cost
     assert plan.best.certificate is not None and plan.best.certificate.cost <= chosen.certificate.cost

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from remat.bounds import best_bound
 from remat.errors import ProblemError
 from remat.experiments.framework_plans.candidates import CANDIDATES, SOURCES, Candidate
 from remat.experiments.framework_plans.layers import Layers
 from remat.formulations.policies import PoliciesOptions
 from remat.problem import Problem
 from remat.problem.regions import Replays, Saved
+from remat.runtime.deadline import Deadline
 from remat.runtime.text import nearest
 from remat.schedule import Certificate, Schedule
 from remat.schedule.certificate import overhead_percent
@@ -20,8 +22,8 @@ from remat.solving.solve import solve
 
 #: Names of the frameworks.
 FRAMEWORKS = tuple(CANDIDATES)
-#: Shares of the time limit for the best policy by ops, and for the best schedule.
-POLICY, BEST = 0.3, 0.6
+#: Shares of the time limit for the best policy by ops, for the best schedule, and for bounds of other budgets.
+POLICY, BEST, OTHERS = 0.3, 0.5, 0.2
 #: Code for the best policy by ops, for frameworks whose checkpoints take a policy of PyTorch.
 POLICY_CODE = {
     "hf": (
@@ -50,7 +52,8 @@ class Setting:
         Of the schedule that the framework follows with it.
     schedule : Schedule
     gap : float or None
-        Share of its cost above the bound for all schedules; None without a bound.
+        Share of its cost above the bound for all schedules within the budget, or within its own peak if that is above
+        the budget. None for a cost of 0.
     """
 
     name: str
@@ -154,7 +157,8 @@ def framework_plan(problem: Problem, framework: str, *, time_limit: float = 20.0
     settings = [Setting(each.name, each.code, problem.validate(schedule), schedule) for each, schedule in found]
     start = min((each for each in settings if each.fits), key=lambda each: each.certificate.cost, default=None)
     best = solve(problem, "auto", stop=time_limit * BEST, warm_start=None if start is None else start.schedule)
-    settings = [replace(each, gap=_gap(each.certificate, best.bound)) for each in settings]
+    bounds = _bounds(problem, best, [each for each in settings if not each.fits], time_limit * OTHERS)
+    settings = [replace(each, gap=_gap(each.certificate, bounds)) for each in settings]
     settings.sort(key=lambda each: (not each.fits, each.certificate.cost if each.fits else each.certificate.peak))
     return FrameworkPlan(framework, problem, tuple(settings), best)
 
@@ -178,7 +182,20 @@ def _by_ops(problem: Problem, layers: Layers, seconds: float, code: str) -> list
     return [(Candidate("policy by ops", regions, code, found.saved.ops), found.schedule)]
 
 
-def _gap(certificate: Certificate, bound: int | None) -> float | None:
-    if bound is None or not certificate.accepted or not certificate.cost:
+def _bounds(problem: Problem, best: Result, others: list[Setting], seconds: float) -> dict[int, int]:
+    """Return bounds on the cost by peak: that of the budget, and those of the peaks of settings above it."""
+    assert problem.budget_bytes is not None
+    clock, base = Deadline.after(seconds), problem.graph.base_cost
+    bounds = {problem.budget_bytes: max(best.bound or 0, base)}
+    peaks = sorted({each.certificate.peak for each in others})
+    for left, peak in zip(range(len(peaks), 0, -1), peaks, strict=True):
+        within = replace(problem, budget=peak)
+        bounds[peak] = best_bound(within, clock.earlier(clock.remaining / left)).value or base
+    return bounds
+
+
+def _gap(certificate: Certificate, bounds: dict[int, int]) -> float | None:
+    if not certificate.cost:
         return None
+    bound = bounds[max(certificate.peak, min(bounds))]
     return max(0.0, (certificate.cost - bound) / certificate.cost)

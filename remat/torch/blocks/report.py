@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from remat.runtime.text import counted
 from remat.schedule import Certificate
 from remat.schedule.certificate import overhead_text
 
@@ -91,10 +92,11 @@ class BlocksReport:
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values, as ``str`` shows them."""
         share = 100 * self.predicted_peak / self.reference_peak if self.reference_peak else 100.0
-        counted = "counted" if self.constants_counted else "not counted"
+        constants = "counted" if self.constants_counted else "not counted"
+        kinds = f"{counted(len(self.blocks), 'call')} of {counted(len(self.options), 'kind')}"
         rows = [
             ("model", f"{self.name}: {self.ops:,} ops, {self.recomputations:,} recomputations"),
-            ("blocks", f"{len(self.blocks):,} calls of {len(self.options)} kinds, {_listed(self.options)} options"),
+            ("blocks", f"{kinds}, {_listed(self.options)} options"),
             *((" ", text) for text in self._choices()),
             (
                 "peak",
@@ -102,7 +104,7 @@ class BlocksReport:
                 "without recomputation",
             ),
             ("budget", f"{self.budget:,} bytes"),
-            ("constant", f"{self.constant_memory:,} bytes of parameters, buffers and inputs, {counted}"),
+            ("constant", f"{self.constant_memory:,} bytes of parameters, buffers and inputs, {constants}"),
         ]
         if self.random_state_bytes:
             rows.append(("random", f"{self.random_state_bytes:,} bytes of generator states, not counted"))

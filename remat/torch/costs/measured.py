@@ -197,7 +197,14 @@ def measured_workspaces(
     MeasurementError
         If time runs out before all ops are measured.
     """
-    calls, events = [call_of(node) for node in nodes], list[dict[str, Any]]()
+    return call_workspaces([call_of(node) for node in nodes], deadline=deadline, on_progress=on_progress)
+
+
+def call_workspaces(
+    calls: Sequence[Call], *, deadline: Deadline | float | None = None, on_progress: Progress | None = None
+) -> list[int]:
+    """Return the workspace of each call in bytes; see :func:`measured_workspaces`."""
+    events = list[dict[str, Any]]()
     on_gpu = any(device_kind(call) == "cuda" for call in calls)
     found = measure_distinct(
         "workspace", calls, _on_gpu if on_gpu else partial(_on_cpu, events),

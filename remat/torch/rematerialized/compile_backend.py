@@ -55,7 +55,7 @@ class CompileBackend:
         constant = frozenset(facts.get("static_lifetime_input_indices") or ())
         name = f"graph {len(self.reports) + 1}"
         captured = self._prepared(_captured(joint, num_fwd_outputs, constant, name, self.settings.costs))
-        parts, report = planned(captured, self.settings, None, capture_seconds=time.monotonic() - begun)
+        parts, report = self._planned(captured, time.monotonic() - begun)
         self.reports.append(report)
         _log.info("torch.compile: %s", report)
         return self._graphs(parts)
@@ -63,6 +63,10 @@ class CompileBackend:
     def _prepared(self, captured: Captured) -> Captured:
         """Return a captured graph with further rules."""
         return captured
+
+    def _planned(self, captured: Captured, capture_seconds: float) -> tuple[Split, Report]:
+        """Solve a captured graph and split it."""
+        return planned(captured, self.settings, None, capture_seconds=capture_seconds)
 
     def _graphs(self, parts: Split) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Return the forward and the backward graph to compile."""

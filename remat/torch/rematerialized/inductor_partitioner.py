@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 from torch import fx
@@ -12,10 +13,12 @@ from remat.backends.choice import BackendLike
 from remat.schedule.machine import Machine
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split
-from remat.torch.private import CustomPartitionerFn
+from remat.torch.private import CustomPartitionerFn, inductor_config
 from remat.torch.rematerialized.compile_backend import CompileBackend
+from remat.torch.rematerialized.inductor_feedback import Layouts, fitted
 from remat.torch.rematerialized.inductor_transfers import movable, with_operators
 from remat.torch.rematerialized.planning import SearchOptions, Settings
+from remat.torch.rematerialized.report import Report
 
 
 class ScheduledPartitioner(CustomPartitionerFn):
@@ -24,7 +27,7 @@ class ScheduledPartitioner(CustomPartitionerFn):
     Attributes
     ----------
     reports : list of Report
-        Predictions for the training graphs so far. Inductor fuses and reorders, so that real peaks differ.
+        Predictions for the training graphs so far; ``compiled_peak`` is that after fusion.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -51,6 +54,11 @@ class _Once(CompileBackend):
         captured = replace(captured, graph=replace(graph, ops=ops))
         return captured if self.settings.host is None else movable(captured)
 
+    def _planned(self, captured: Captured, capture_seconds: float) -> tuple[Split, Report]:
+        make = super()._planned if self.settings.host is not None else partial(fitted, settings=self.settings)
+        parts, report = make(captured, capture_seconds=capture_seconds)
+        return parts, replace(report, engine="inductor")
+
     def _graphs(self, parts: Split) -> tuple[fx.GraphModule, fx.GraphModule]:
         return with_operators(parts) if parts.schedule.has_transfers else super()._graphs(parts)
 
@@ -64,12 +72,14 @@ class InductorOptions(SearchOptions, total=False):
 
 def inductor(
     budget: str | int | float, *, solver: BackendLike | None = "cp-sat", **options: Unpack[InductorOptions]
-) -> dict[str, ScheduledPartitioner]:
+) -> dict[str, Any]:
     """Return options of ``torch.compile`` under which Inductor recomputes by a schedule within a memory budget.
 
     Dynamo, AOTAutograd and Inductor's kernels remain as they are; only the split of the joint graph into forward and
-    backward pass follows the schedule. The peak is approximate: Inductor fuses kernels, which removes tensors, and
-    reorders them. Each object compiles its graphs once more: they are not read from Inductor's cache.
+    backward pass follows the schedule. Inductor then fuses and reorders, so that the peak changes. The peak of the
+    compiled program is computed, workspaces of library calls included. If it misses the budget, a few further schedules
+    are solved, and convolutions may keep their inputs' layout instead of channels-last. They have the time limit again,
+    all together. Each object compiles its graphs once more: they are not read from Inductor's cache.
 
     With `offload` or `machine`, tensors move to the host and back by ``torch.ops.ao``: PyTorch's own pinned memory, and
     one stream for both directions, so that the machine counts as half duplex. Those operators need an accelerator.
@@ -89,7 +99,12 @@ def inductor(
     Returns
     -------
     dict
-        With one entry, ``custom_partitioner_fn``; its ``reports`` have the predictions for each graph.
+        Pass it as a whole. The ``reports`` of its ``custom_partitioner_fn`` have the predictions for each graph.
+
+    Warns
+    -----
+    CaptureRemark
+        If the compiled program of no schedule tried keeps the budget; the best one is used.
 
     Examples
     --------
@@ -105,4 +120,8 @@ def inductor(
     settings = Settings(budget, backend=solver, **options)
     if settings.host is not None:
         settings = replace(settings, machine=replace(settings.host, full_duplex=False), offload=None)
-    return {"custom_partitioner_fn": ScheduledPartitioner(settings)}
+    return {
+        "custom_partitioner_fn": ScheduledPartitioner(settings),
+        "post_grad_custom_post_pass": Layouts(),
+        "layout_optimization": inductor_config.layout_optimization,  # restored after each graph, as all entries
+    }

@@ -29,6 +29,10 @@ class Report(StepReport):
     random_state_bytes : int
         States of random number generators kept for ops that run again; in main memory, not in the peak.
     verification : Verification or None
+    compiled_peak : int or None
+        Peak of the program that TorchInductor compiles, workspaces of library calls included; None if not computed.
+    attempts : tuple of (int, int)
+        Budgets of the schedules tried until that peak kept the budget, and the peaks of their programs.
     fallback : str
         Reason why a run was recorded (route ``"make_fx"``) instead of torch.compile's graph; otherwise empty.
     unset : tuple of str
@@ -39,6 +43,8 @@ class Report(StepReport):
     random_state_bytes: int
     workspace: int | None = None
     verification: Verification | None = field(default=None, repr=False)
+    compiled_peak: int | None = None
+    attempts: tuple[tuple[int, int], ...] = ()
     fallback: str = field(default="", repr=False)
     unset: tuple[str, ...] = field(default=(), repr=False)
 
@@ -52,8 +58,17 @@ class Report(StepReport):
         rows += self.budget_rows("parameters, buffers and inputs")
         if self.workspace is not None:
             rows.append(("workspace", f"{self.workspace:,} bytes of a kernel at most, counted"))
+        if self.compiled_peak is not None:
+            rows.append(("compiled", self._compiled_text()))
         rows.append(self.saved_row())
         if self.random_state_bytes:
             rows.append(("random", f"{self.random_state_bytes:,} bytes of generator states, not counted"))
         verified = "not asked for" if self.verification is None else str(self.verification)
         return [*rows, *self.closing_rows(), ("verified", verified)]
+
+    def _compiled_text(self) -> str:
+        assert self.compiled_peak is not None
+        text = f"{self.compiled_peak:,} bytes after fusion, workspaces included"
+        if self.budget and self.compiled_peak > self.budget:
+            text += f", {100 * (self.compiled_peak / self.budget - 1):.1f} % above the budget"
+        return text if len(self.attempts) < 2 else f"{text}; best of {len(self.attempts)} schedules"
