@@ -1,11 +1,16 @@
 """Time to simulate a million computes with implied and explicit frees, and to validate them.
 
-python benchmarks/bench_simulate.py [--computes N]
+python benchmarks/bench_simulate.py [--computes N] [--pairs N]
+
+"host copies" is the share of processor time that their checks take in a schedule without transfers: the fastest runs of
+the simulator and of a copy without those lines, in turns.
 """
 
 from __future__ import annotations
 
+import inspect
 import statistics
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -21,8 +26,38 @@ def median_seconds(action: Callable[[], object]) -> float:
     return statistics.median(common.timed(action)[1] for _ in range(5))
 
 
+def without_host_copies() -> Callable[..., object]:
+    """Return the simulator without the lines that check for copies on the host."""
+    source = inspect.getsource(simulate)
+    for lines in (
+        "        if tensor in leaving:\n            host.discard_after(tensor, step)\n",
+        "            if leaving:\n                host.await_inputs(target, step)\n",
+        "        elif kind != FREE:\n            live += host.move(kind, target, step, freed)\n"
+        "            memory.append(live)\n",
+    ):
+        assert lines in source
+        source = source.replace(lines, "")
+    names = dict(vars(inspect.getmodule(simulate)))
+    exec(source, names)
+    found: Callable[..., object] = names["simulate"]
+    return found
+
+
+def share_of_host_copies(run: Callable[[Callable[..., object]], object], pairs: int) -> float:
+    """Return the share of processor time in % by which the simulator is slower than without host copies."""
+    least = {simulate: float("inf"), without_host_copies(): float("inf")}
+    for _ in range(pairs):
+        for function, before in least.items():
+            begin = time.process_time()
+            run(function)
+            least[function] = min(before, time.process_time() - begin)
+    whole, without = least.values()
+    return 100 * (whole / without - 1)
+
+
 def main() -> None:
-    computes = common.parse(str(__doc__), computes=1_000_000).computes
+    given = common.parse(str(__doc__), computes=1_000_000, pairs=9)
+    computes = given.computes
     graph = layered(1_000, 0.1, seed=1)
     rounds = -(-computes // len(graph.ops))
     schedule = Schedule.of_computes(graph, np.tile(graph.arrays.order, rounds)[:computes])
@@ -31,6 +66,9 @@ def main() -> None:
     for label, steps in (("frees implied", schedule), ("frees written out", explicit)):
         seconds = median_seconds(partial(simulate, graph, steps))
         print(f"simulate, {label}: {len(steps):,} steps in {seconds:.3f} s")
+    for label, steps in (("frees implied", schedule), ("frees written out", explicit)):
+        share = share_of_host_copies(lambda function, steps=steps: function(graph, steps), given.pairs)
+        print(f"host copies, {label}: {share:.1f} % of the simulator's processor time")
     print(f"validate, frees written out: {median_seconds(lambda: validate(graph, explicit)):.3f} s")
 
 

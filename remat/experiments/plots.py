@@ -18,6 +18,7 @@ from remat.io.figures import (
     GREY,
     INK,
     LABEL,
+    NAME,
     RULED_OUT,
     TITLE,
     figure_of,
@@ -35,6 +36,10 @@ from remat.schedule.certificate import overhead_percent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+#: Height of a figure of several frontiers, relative to the largest overhead of a best schedule.
+ROOM = 1.6
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,22 @@ class Panel:
 def plot_frontiers(panels: Sequence[Panel]) -> Figure:
     """Draw frontiers of one graph one below another, each as :func:`plot_frontier`, with one legend.
 
-    The methods are the same in all. The figure is narrow, so that its text is legible on a phone.
+    The methods are the same in all. The figure is narrow, so that its text is legible on a phone. Overheads above
+    :data:`ROOM` times the largest that a best schedule has are not drawn, but named.
     """
     first = panels[0]
     height = 1.7 + 1.75 * len(panels)
     rows = new_panels(None, (4.4, height), len(panels), sharex=True)
     base = first.problem.objective.base(first.problem.graph)
+    best = [
+        min((cost_height(cell.value, base) for line in panel.lines for cell in line.cells
+             if cell.budget == budget and cell.value is not None), default=0.0)
+        for panel in panels for budget in panel.budgets
+    ]  # fmt: skip
+    top = ROOM * max(best) or None
     for axes, panel in zip(rows, panels, strict=True):
-        _draw_frontier(axes, panel.problem, panel.budgets, panel.lines)
+        _draw_frontier(axes, panel.problem, panel.budgets, panel.lines, top)
+        _name_higher(axes, panel.lines, base)
         axes.set_title(plain_text(panel.title), fontsize=LABEL, loc="right")
         axes.set_ylabel("overhead (%)" if base else first.problem.objective.word, fontsize=LABEL)
     _, unit = _unit(first.problem, first.budgets)
@@ -118,8 +131,25 @@ def plot_frontiers(panels: Sequence[Panel]) -> Figure:
     return figure
 
 
-def _draw_frontier(axes: Axes, problem: Problem, budgets: Sequence[int], lines: Sequence[Line]) -> None:
-    """Draw lines, crosses, and the area below the bounds; set the limits of both axes."""
+def _name_higher(axes: Axes, lines: Sequence[Line], base: int) -> None:
+    """Name the methods with overheads above the axes."""
+    top = axes.get_ylim()[1]
+    words = []
+    for line in lines:
+        above = [height for cell in line.cells if cell.value is not None
+                 if (height := cost_height(cell.value, base)) > top]  # fmt: skip
+        if above:
+            words.append(f"{line.method.label} above: {min(above):,.0f} to {max(above):,.0f}" if len(above) > 1
+                         else f"{line.method.label} above: {above[0]:,.0f}")  # fmt: skip
+    style = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+    axes.text(0.99, 0.97, plain_text("\n".join(words)), transform=axes.transAxes, ha="right", va="top", fontsize=NAME,
+              color=GREY, bbox=style)  # fmt: skip
+
+
+def _draw_frontier(
+    axes: Axes, problem: Problem, budgets: Sequence[int], lines: Sequence[Line], most: float | None = None
+) -> None:
+    """Draw lines, crosses, and the area below the bounds; set the limits of both axes, up to `most` at most."""
     scale, _ = _unit(problem, budgets)
     edges = [budget / scale for budget in budgets]
     margin = 0.04 * (edges[-1] - edges[0]) or 0.05 * edges[0] or 1.0
@@ -132,7 +162,7 @@ def _draw_frontier(axes: Axes, problem: Problem, budgets: Sequence[int], lines: 
         if line.missing:
             height = strip - 0.035 * (without.index(line.method.label) + 0.7)
             _draw_crosses(axes, line, number, scale=scale, height=height)
-    top = max(axes.get_ylim()[1], 1e-9)
+    top = max(min(axes.get_ylim()[1], most or np.inf), 1e-9)
     axes.set_ylim(-top * strip / (1 - strip), top)  # a strip for the crosses, one row for each method with crosses
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
     axes.axhline(0, color=INK, linewidth=0.8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier import Frontier
@@ -12,6 +12,7 @@ from remat.experiments.frontier_cell import Cell
 from remat.experiments.plots import Panel
 from remat.problem import Problem
 from remat.problem.scope import Scope, covers
+from remat.schedule.rules import Rules
 from remat.studies.solving import problem_of
 from remat.studies.store import Result, Store
 
@@ -26,6 +27,21 @@ class _Curves:
     title: str
     problem: Problem
     cells: dict[tuple[str, int], list[Cell]] = field(default_factory=dict)
+
+    @property
+    def _other_rules(self) -> Rules:
+        return replace(self.problem.rules, budget=None, machine=None)
+
+    def take_still(self, other: _Curves) -> None:
+        """Take the schedules of another machine that move nothing: they take the same time on this one."""
+        if other._other_rules != self._other_rules:
+            return
+        for key, cells in other.cells.items():
+            still = [cell for cell in cells if cell.value is not None and cell.row.get("bytes_written") == 0]
+            mine = self.cells.get(key, [])
+            for cell in still if mine else ():
+                row = {**mine[0].row, cell.objective.key: cell.value, "cost": cell.cost, "status": "feasible"}
+                mine.append(replace(mine[0], row=row))
 
     def panel(self) -> Panel:
         """Return the best of all seeds at each budget; a schedule counts for all larger budgets."""
@@ -64,6 +80,9 @@ def budget_panels(results: Sequence[Result], store: Store) -> dict[str, list[Pan
             curves[title] = _Curves(title, problem_of(store.graph(each.cell), each.cell.run))
         cell = _cell(each, curves[title].problem)
         curves[title].cells.setdefault((cell.method, cell.budget), []).append(cell)
+    for curves in found.values():
+        for one, other in permutations(curves.values(), 2):
+            one.take_still(other)
     panels = {
         name: [one.panel() for one in curves.values() if not one.problem.objective.is_memory]
         for name, curves in found.items()

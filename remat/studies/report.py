@@ -71,12 +71,15 @@ class Report:
     results : sequence of Result
         Cells; those without a result count as unsolved.
     store : Store, optional
-        Its schedules become pages of the report.
+        Its schedules become pages of the report, and its graphs are those of curves over budgets.
+    pages : bool
+        False: without pages of schedules.
     """
 
     name: str
     results: Sequence[Result] = field(repr=False)
     store: Store | None = field(default=None, repr=False)
+    pages: bool = True
 
     @cached_property
     def methods(self) -> list[str]:
@@ -295,7 +298,7 @@ class Report:
             "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
             f"script-src {script_source(script)} {script_source(page_script())}"
         )
-        pages = {} if self.store is None else embedded_pages.pages(self.store, self.results)
+        pages = {} if self.store is None or not self.pages else embedded_pages.pages(self.store, self.results)
         data = {"frame": embedded_pages.frame() if pages else "", "mark": embedded_pages.MARK, "cells": pages}
         parts = [self.summary().html(), self.duels().html() if len(self.methods) > 1 else ""]
         for title, draw in self.figures().values():

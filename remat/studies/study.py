@@ -145,7 +145,7 @@ class Study:
         """Return the report, with the schedules' pages unless `pages` is False. Every schedule is certified again."""
         from remat.studies.report import Report
 
-        return Report(self.name, self.results(), self.store if pages else None)
+        return Report(self.name, self.results(), self.store, pages=pages)
 
     def remove(self) -> int:
         """Remove the study from the store, with results that no other study shares; return their number."""

@@ -77,7 +77,7 @@ class Call:
 
     @property
     def options(self) -> SolveOptions:
-        """Options for solve(), which goes on until the gap is closed."""
+        """Options for solve(), which continues until the gap is closed."""
         return SolveOptions(threads=self.threads, seed=self.seed, relative_gap=0)
 
 
