@@ -27,6 +27,8 @@ class Measure(StrEnum):
     """In the cost unit of the graph."""
     TIME = "time"
     """On a machine with a host, in the cost unit of the graph."""
+    ENERGY = "energy"
+    """On such a machine, in units of the energy of a cost unit of computing."""
     PEAK = "peak"
     """In bytes."""
 

@@ -121,7 +121,7 @@ def bounds_in_turn(
         programmes=options.get("programmes"),
     )  # fmt: skip
     if problem.can_move:  # the others hold for schedules in one memory
-        if fixed:
+        if fixed and problem.objective.includes_time:
             yield from stage(deadline=clock)
         return
     once: list[Callable[..., Bound]] = [partial(cut_bound, problem)]
@@ -174,7 +174,7 @@ def best_bound(
     (26, True)
     """
     base = problem.graph.base_cost
-    measure = Measure.TIME if problem.can_move else Measure.COST
+    measure = Measure(problem.objective.key) if problem.can_move else Measure.COST
     best = Bound(base, "computing each op once", EVERY_SCHEDULE, base, measure=measure)
     enough = options.get("enough")
     if enough is not None and base >= enough:

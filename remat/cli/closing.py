@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from remat.runtime.solve_options import Status, StopReason
 from remat.schedule import OrderRule, Verdict
-from remat.schedule.certificate import overhead_percent
+from remat.schedule.certificate import Rule, overhead_percent
 
 if TYPE_CHECKING:
     from remat.allocation import Allocation
@@ -110,6 +110,8 @@ def closing_certificate(found: Certificate) -> str:
         more = more if longer is None else f" for {longer:.3g} % more time"
     if found.verdict is Verdict.VALID:
         return f"The schedule is valid and {need}{more}."
+    if found.first is not None and found.first.rule is Rule.TIME_LIMIT:
+        return f"The schedule can be executed but takes longer than the time limit; it {need}{more}."
     return f"The schedule can be executed but {need}{more}, more than {limit}."
 
 

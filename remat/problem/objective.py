@@ -26,6 +26,10 @@ class Measured(Protocol):
     def time(self) -> int | None:
         """Time with stalls, in the cost unit of the graph: the cost, if nothing is moved; None if it is not known."""
 
+    @property
+    def energy(self) -> int | None:
+        """Energy in units of that of a cost unit of computing: the cost, if nothing is moved; None if not known."""
+
 
 _KNOWN: dict[str, Objective] = {}
 
@@ -66,8 +70,12 @@ class Objective(str, metaclass=_Registry):
     includes_cost : bool
         True if bounds on the cost bound the value. Not so for the time: bounds on the cost hold for schedules that move
         nothing.
+    includes_time : bool
+        True if bounds on the time bound the value.
     needs_machine : bool
         True if the value depends on the machine of the problem.
+    needs_power : bool
+        True if it depends on the power of transfers.
 
     Raises
     ------
@@ -79,7 +87,7 @@ class Objective(str, metaclass=_Registry):
     >>> Objective("least-peak") is Objective.LEAST_PEAK, Objective.LEAST_PEAK == "least-peak"
     (True, True)
     >>> ", ".join(Objective)
-    'least-cost, least-peak, least-time'
+    'least-cost, least-peak, least-time, least-energy'
     """
 
     LEAST_COST: ClassVar[Objective]
@@ -88,6 +96,8 @@ class Objective(str, metaclass=_Registry):
     """The least peak, and of schedules with that peak the cheapest; a budget is an upper limit."""
     LEAST_TIME: ClassVar[Objective]
     """The least time on a machine within the budget; of equal times the lower peak."""
+    LEAST_ENERGY: ClassVar[Objective]
+    """The least energy on a machine within budget and time limit; of equal energies the lower peak."""
     DEFAULT: ClassVar[Objective]
     """Objective of problems without a machine that name none."""
 
@@ -102,7 +112,9 @@ class Objective(str, metaclass=_Registry):
     lower_is_better: ClassVar[bool] = True
     is_memory: ClassVar[bool] = False
     includes_cost: ClassVar[bool] = False
+    includes_time: ClassVar[bool] = False
     needs_machine: ClassVar[bool] = False
+    needs_power: ClassVar[bool] = False
 
     def __init_subclass__(cls, name: str) -> None:
         _KNOWN[name] = str.__new__(cls, name)
@@ -194,7 +206,7 @@ class _LeastTime(Objective, name="least-time"):
     verb = "takes"
     resource = "time"
     comparative, superlative = "faster", "fastest"
-    needs_machine = True
+    includes_time = needs_machine = True
 
     def value(self, certificate: Measured) -> int:
         if certificate.time is None:
@@ -207,6 +219,25 @@ class _LeastTime(Objective, name="least-time"):
         return graph.base_cost
 
 
+class _LeastEnergy(Objective, name="least-energy"):
+    about = "of computes and transfers on a machine with link-power, within the budget and its time limit"
+    key = word = "energy"
+    verb = "takes"
+    resource = "energy"
+    needs_machine = needs_power = True
+
+    def value(self, certificate: Measured) -> int:
+        if certificate.energy is None:
+            raise ProblemError(
+                "a schedule has no energy if it is not valid, or on a machine without power of transfers", "no-energy"
+            )
+        return certificate.energy
+
+    def base(self, graph: ComputeGraph) -> int:
+        return graph.base_cost
+
+
 Objective.DEFAULT = Objective.LEAST_COST = Objective("least-cost")
 Objective.LEAST_PEAK = Objective("least-peak")
 Objective.LEAST_TIME = Objective("least-time")
+Objective.LEAST_ENERGY = Objective("least-energy")

@@ -348,6 +348,10 @@ def resolved_objective(given: Objective | str | None, machine: Machine | None) -
             f"objective {str(objective)!r} does not depend on a machine; leave out the objective or the machine",
             "no-machine",
         )
+    if objective.needs_power and machine is not None and machine.link_power is None:
+        raise ProblemError(
+            f"objective {str(objective)!r} needs the power of transfers, such as pcie4,link-power=0.4", "no-energy"
+        )
     return objective
 
 

@@ -70,10 +70,12 @@ class Rule(StrEnum):
     """No compute or fetch holds more than the budget."""
     HOST_CAPACITY = "host capacity"
     """Copies on the host take no more than its memory."""
+    TIME_LIMIT = "time limit"
+    """The schedule takes no longer than the machine's limit."""
 
 
-#: Rules about memory: a schedule that breaks no other rule computes the right values, in more memory.
-MEMORY_RULES = frozenset({Rule.BUDGET, Rule.HOST_CAPACITY})
+#: Limits: a schedule that breaks no other rule computes the right values, in more memory or time.
+LIMITS = frozenset({Rule.BUDGET, Rule.HOST_CAPACITY, Rule.TIME_LIMIT})
 
 
 class Verdict(StrEnum):
@@ -82,7 +84,7 @@ class Verdict(StrEnum):
     VALID = "valid"
     """No rule is broken."""
     OVER_BUDGET = "over budget"
-    """Only the budget or the host's capacity is exceeded: a correct schedule that needs more memory."""
+    """Only the budget, the host's capacity or the time limit is exceeded: a correct schedule that needs more."""
     INVALID = "invalid"
     """Another rule is broken; the peak and cost of such a schedule are meaningless."""
 
@@ -244,6 +246,9 @@ class Transfers:
     """Time of the whole schedule on the machine of the rules; None without a machine or if invalid."""
     stall: int | None = None
     """Part of it in which the device waits for transfers."""
+    energy: int | None = None
+    """Energy of computes and transfers, in units of that of a cost unit of computing; None if the machine has no power
+    of transfers, or without a time."""
 
 
 @dataclass(frozen=True)
@@ -350,9 +355,14 @@ class Certificate(Findings[Violation]):
         return self.cost if self.transfers is None else self.transfers.time
 
     @property
+    def energy(self) -> int | None:
+        """Energy in units of that of a cost unit of computing: the cost, if nothing is moved; None if not known."""
+        return self.cost if self.transfers is None else self.transfers.energy
+
+    @property
     def decisive(self) -> Violation | None:
-        """First violation that decides the verdict: of memory only if no other rule is broken; or None."""
-        return next((each for each in self.violations if each.rule not in MEMORY_RULES), self.first)
+        """First violation that decides the verdict: of a limit only if no other rule is broken; or None."""
+        return next((each for each in self.violations if each.rule not in LIMITS), self.first)
 
     @property
     def budget(self) -> int | None:
@@ -373,7 +383,9 @@ class Certificate(Findings[Violation]):
         if self.transfers is None:
             del own["transfers"]
         else:
-            own["transfers"] = asdict(self.transfers)
+            moved = own["transfers"] = asdict(self.transfers)
+            if moved["energy"] is None:
+                del moved["energy"]
         if self.rules.machine is None:
             del rules["machine"]
         else:
@@ -461,4 +473,7 @@ class Certificate(Findings[Violation]):
             return []
         more = overhead_percent(moved.time, self.base_cost)
         relative = "" if more is None else f", {more:.4g} % more than each op once"
-        return [("time", f"{moved.time:,}, {moved.stall:,} of it waiting for transfers{relative}")]
+        rows = [("time", f"{moved.time:,}, {moved.stall:,} of it waiting for transfers{relative}")]
+        if moved.energy is not None:
+            rows.append(("energy", f"{moved.energy:,}, {moved.energy - self.cost:,} of it for transfers"))
+        return rows

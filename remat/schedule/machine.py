@@ -19,6 +19,7 @@ _RATE = re.compile(rf"{_NUMBER}([A-Za-z]+)\s*/\s*s", re.ASCII)
 _SIZE = re.compile(rf"{_NUMBER}([A-Za-z]*)", re.ASCII)
 _LATENCY = re.compile(rf"{_NUMBER}(ns|us|ms|s)", re.ASCII)
 _WORK = re.compile(rf"{_NUMBER}([kMGTP]?)(?:flops?|macs?|cycles?)?(?:\s*/\s*s)?", re.ASCII)
+_RELATIVE = re.compile(rf"{_NUMBER}(%?)", re.ASCII)
 _PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
 
@@ -43,6 +44,10 @@ class Machine:
         True if both directions work at the same time; otherwise one link does one transfer after the other.
     compute_rate : int or None
         Cost units per second, for graphs whose costs are no times.
+    link_power : int or None
+        Power of a transfer in thousandths of that of computing; None: not known, so schedules have no energy.
+    time_limit : int or None
+        Longest time of a schedule, in thousandths of that of computing each op once; None: no limit.
 
     Raises
     ------
@@ -61,9 +66,11 @@ class Machine:
     latency: int = 0
     full_duplex: bool = True
     compute_rate: int | None = None
+    link_power: int | None = None
+    time_limit: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("write_rate", "read_rate", "host", "latency", "compute_rate"):
+        for name in (field.name for field in fields(self) if field.name != "full_duplex"):
             value = getattr(self, name)
             wrong = isinstance(value, bool) or not isinstance(value, int) or value < (name == "compute_rate")
             if wrong and not (value is None and name != "latency"):
@@ -78,7 +85,8 @@ class Machine:
         text : str
             Parts separated by commas: first the name of one of :data:`PRESETS`, if any, then ``write=``, ``read=``
             (``24GB/s``, or ``unlimited``) or ``rate=`` for both, ``host=64GiB``, ``latency=10us``,
-            ``duplex=half|full``, ``compute=312Tflop/s``.
+            ``duplex=half|full``, ``compute=312Tflop/s``, ``link-power=0.4`` (relative to computing), ``limit=120%`` (of
+            the time of computing each op once).
 
         Raises
         ------
@@ -167,6 +175,33 @@ class Machine:
 
         return taken(self.write_rate), taken(self.read_rate)
 
+    def transfer_energies(self, graph: ComputeGraph) -> tuple[list[int], list[int]]:
+        """Return the energies to write and to read each tensor, in units of the energy of a cost unit of computing.
+
+        A transfer takes its time at the power of the link, rounded up; 0 where it cannot be moved.
+
+        Raises
+        ------
+        ProblemError
+            If the machine has no `link_power`, or as :meth:`per_second` does.
+
+        Examples
+        --------
+        >>> from remat.graphs.families import unit_chain
+        >>> from dataclasses import replace
+        >>> Machine.parse("rate=500kB/s,link-power=0.7").transfer_energies(replace(unit_chain(1), cost_unit="us"))
+        ([2, 2, 2], [2, 2, 2])
+        """
+        power = self.link_power
+        if power is None:
+            raise ProblemError("the machine has no power of transfers; give one such as link-power=0.4", "no-energy")
+        write, read = self.transfer_times(graph)
+        return [-(-power * (t or 0) // 1000) for t in write], [-(-power * (t or 0) // 1000) for t in read]
+
+    def longest_time(self, graph: ComputeGraph) -> int | None:
+        """Return the longest time of a schedule in cost units, rounded down; None: no limit."""
+        return None if self.time_limit is None else graph.base_cost * self.time_limit // 1000
+
     @classmethod
     def of(cls, given: Machine | str | Mapping[str, Any]) -> Machine:
         """Return a machine as it is, or read it from a text (:meth:`parse`) or a table of its settings.
@@ -209,11 +244,15 @@ class Machine:
         parts += [] if self.host is None else [f"host={self.host}"]
         parts += [f"latency={self.latency}ns"] if self.latency else []
         parts += [] if self.full_duplex else ["duplex=half"]
-        return ",".join([*parts, *([] if self.compute_rate is None else [f"compute={self.compute_rate}"])])
+        parts += [] if self.compute_rate is None else [f"compute={self.compute_rate}"]
+        parts += [] if self.link_power is None else [f"link-power={self.link_power / 1000:g}"]
+        return ",".join([*parts, *([] if self.time_limit is None else [f"limit={self.time_limit / 10:g}%"])])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the machine as JSON values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return the machine as JSON values; those that later versions added only where they are given."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        later = ("link_power", "time_limit")
+        return {name: value for name, value in values.items() if name not in later or value is not None}
 
     def __str__(self) -> str:
         rates = [_rate_text(rate) for rate in (self.write_rate, self.read_rate)]
@@ -224,6 +263,10 @@ class Machine:
             parts.append(f"latency {self.latency:,} ns")
         if not self.full_duplex:
             parts.append("half duplex")
+        if self.link_power is not None:
+            parts.append(f"transfers at {self.link_power / 1000:g} of the power of computing")
+        if self.time_limit is not None:
+            parts.append(f"at most {self.time_limit / 10:g} % of the time of each op once")
         return ", ".join(parts)
 
 
@@ -266,6 +309,15 @@ def _duplex(text: str) -> bool:
     return text == "full"
 
 
+def _thousandths(text: str, unit: str, example: str) -> int:
+    """Return a number, or a percentage, in thousandths, rounded down."""
+    scale = {"": 1000, "%": 10}
+    match = _RELATIVE.fullmatch(text[:60])
+    if match is None or match[2] != unit:
+        raise ProblemError(f"{short(text)} is no such value of a machine; write {example}", "machine")
+    return int(Fraction(match[1]) * scale[unit])
+
+
 #: Fields of a machine by setting, from the text of its value.
 SETTINGS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "rate": lambda text: dict.fromkeys(("write_rate", "read_rate"), _rate(text)),
@@ -275,6 +327,8 @@ SETTINGS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "latency": lambda text: {"latency": _scaled(_LATENCY, NANOSECONDS, text, "10us")},
     "duplex": lambda text: {"full_duplex": _duplex(text)},
     "compute": lambda text: {"compute_rate": _scaled(_WORK, _PREFIXES, text, "312Tflop/s")},
+    "link-power": lambda text: {"link_power": _thousandths(text, "", "0.4")},
+    "limit": lambda text: {"time_limit": _thousandths(text, "%", "120%")},
 }
 
 #: Links by name, with rates that programs reach; the host's memory is unlimited.

@@ -13,6 +13,7 @@ from remat.graphs import ComputeGraph
 from remat.runtime.text import counted, expect
 from remat.schedule.certificate import Certificate, Rule, Transfers, Verdict, Violation, overhead_percent
 from remat.schedule.io import as_schedule, graph_of
+from remat.schedule.machine import Machine
 from remat.schedule.rules import OrderRule, Rules
 from remat.schedule.schedule import Schedule, StepKind
 from remat.schedule.simulate import Simulation, simulate
@@ -77,7 +78,8 @@ def validate(
     found += links
     count += len(links)
     invalid = count > 0
-    over = _budget(done, rules) + _host_capacity(done, rules)
+    moved = _transfers(done, rules, valid=not invalid)
+    over = _budget(done, rules) + _host_capacity(done, rules) + _time_limit(done, rules, moved)
     found += over
     count += len(over)
     found = (whole + sorted(found, key=lambda v: len(schedule) if v.step is None else v.step))[: max(max_violations, 0)]
@@ -114,7 +116,7 @@ def validate(
         rules=rules,
         in_place=done.in_place.shape[1],
         in_place_at_peak=done.in_place_at_peak,
-        transfers=_transfers(done, rules, valid=not invalid),
+        transfers=moved,
     )
 
 
@@ -229,6 +231,15 @@ def _host_capacity(done: Simulation, rules: Rules) -> list[Violation]:
     return [Violation(step, None, name, Rule.HOST_CAPACITY, message)]
 
 
+def _time_limit(done: Simulation, rules: Rules, moved: Transfers | None) -> list[Violation]:
+    """Return the violation if the schedule takes longer than the machine's limit."""
+    limit = None if rules.machine is None else rules.machine.longest_time(done.graph)
+    if limit is None or moved is None or moved.time is None or moved.time <= limit:
+        return []
+    message = f"the schedule takes {moved.time:,}, {moved.time - limit:,} more than the time limit of the machine"
+    return [Violation(None, None, None, Rule.TIME_LIMIT, message)]
+
+
 def _links(done: Simulation, rules: Rules) -> list[Violation]:
     """Return the violation at the first transfer for which the machine has no link, if any."""
     missing = None if rules.machine is None else first_without_link(done, rules.machine)
@@ -250,4 +261,13 @@ def _transfers(done: Simulation, rules: Rules, *, valid: bool) -> Transfers | No
     if valid and rules.machine is not None:
         timing = time_schedule(done, rules.machine)
         found = replace(found, time=timing.time, stall=timing.stall)
+        if rules.machine.link_power is not None:
+            found = replace(found, energy=done.cost + _transfer_energy(done, rules.machine))
     return found
+
+
+def _transfer_energy(done: Simulation, machine: Machine) -> int:
+    """Return the energy of all transfers, in units of that of a cost unit of computing."""
+    kinds = (StepKind.OFFLOAD, StepKind.FETCH)
+    moves = zip(kinds, machine.transfer_energies(done.graph), strict=True)
+    return sum(energies[tensor] for kind, energies in moves for tensor in done.moved[done.kinds == kind].tolist())

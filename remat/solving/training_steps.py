@@ -177,7 +177,7 @@ def certified(
     )
     certificate = validate(graph, found, rules)
     if certificate.verdict is Verdict.OVER_BUDGET and (rules.budget is None or certificate.peak <= rules.budget):
-        raise ScheduleError(f"the schedule does not fit the host: {certificate.first}", "step-over-host")
+        raise ScheduleError(f"the schedule does not fit the machine: {certificate.first}", "step-over-host")
     if certificate.verdict is Verdict.OVER_BUDGET:
         raise ScheduleError(
             f"the schedule holds {certificate.peak:,} bytes, over the budget of {rules.budget:,} bytes",

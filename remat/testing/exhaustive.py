@@ -45,6 +45,11 @@ class Optimum:
         """Time of the schedule, which moves no tensor: its cost."""
         return self.cost
 
+    @property
+    def energy(self) -> int:
+        """Energy of the schedule: its cost, in units of that of a cost unit of computing."""
+        return self.cost
+
 
 def optimum(problem: Problem, scope: Scope) -> Optimum | None:
     """Return the cheapest schedule of `problem` in `scope`, or None if there is none.

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from remat.errors import ProblemError
@@ -89,6 +89,21 @@ def least_time(graph: ComputeGraph, budget: int, machine: Machine) -> LeastTime 
     (6, 5)
     """
     return _Search(graph, budget, machine).run()
+
+
+def least_energy(graph: ComputeGraph, budget: int, machine: Machine) -> int | None:
+    """Return the least energy of such schedules without a time limit; None if there is none.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from remat.graphs.families import unit_chain
+    >>> chain = replace(unit_chain(2), cost_unit="us")
+    >>> [least_energy(chain, 3, Machine.parse(f"rate=1MB/s,link-power={power}")) for power in ("0", "1", "9")]
+    [5, 6, 6]
+    """
+    found = _EnergySearch(graph, budget, machine).run()
+    return None if found is None else found.time
 
 
 class _Search:
@@ -185,3 +200,26 @@ class _Search:
             later = state.after(wait)
             kept = frozenset(pair for pair in later.host if pair[0] != name)
             yield ("discard", name), wait, later._replace(host=kept)
+
+
+class _EnergySearch(_Search):
+    """Search in which nothing takes time: the clock counts the energy."""
+
+    def __init__(self, graph: ComputeGraph, budget: int, machine: Machine) -> None:
+        rates = _open(machine.write_rate), _open(machine.read_rate)
+        super().__init__(graph, budget, replace(machine, latency=0, write_rate=rates[0], read_rate=rates[1]))
+        energies = machine.transfer_energies(graph)
+        self.energy = {
+            kind: dict(zip(graph.tensor_names, some, strict=True))
+            for kind, some in zip(("offload", "fetch"), energies, strict=True)
+        }
+
+    def _steps(self, state: _State, device: dict[str, int], host: dict[str, int]) -> Iterator[_Move]:
+        for step, wait, target in super()._steps(state, device, host):
+            kind, name = step
+            yield step, wait + self.energy.get(kind, {}).get(name, 0), target
+
+
+def _open(rate: int | None) -> int | None:
+    """Return an unlimited rate for a link; none if there is no link."""
+    return 0 if rate == 0 else None

@@ -7,8 +7,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from shell import facts, ok
 
+from remat import Problem
 from remat.cli.completion import complete_machine
 from remat.graphs.families import unit_chain
 from remat.schedule import Machine, Schedule, write_schedule
@@ -93,3 +95,17 @@ def test_picture_has_both_memories_and_the_links() -> None:
 def test_completion_of_machines() -> None:
     assert complete_machine("pcie") == ["pcie3", "pcie4", "pcie5"]
     assert complete_machine("pcie4,la") == ["pcie4,latency="]
+
+
+def test_least_energy_and_time_limit() -> None:
+    """Transfers that take no energy give the least one at once; the limit is 10 us."""
+    free = f"chain.json -b 3 --machine {MACHINE},link-power=0"
+    found = facts(f"solve {free} --objective least-energy --method greedy --warm-start moved.json -t 20")
+    assert (found["aim"], found["objective"], found["status"]) == ("least-energy", 9, "optimal")
+    assert found["certificate"]["transfers"]["energy"] == 9 < found["certificate"]["transfers"]["time"]
+    shown = ok(f"validate chain.json moved.json -b 3 --machine {MACHINE},link-power=0.1,limit=120%", code=1).out
+    assert "takes longer than the time limit" in shown and "violation     the schedule takes 12, 2 more than" in shown
+    with refused("problem.no-energy"):
+        Problem(CHAIN, 3, objective="least-energy", machine=MACHINE)
+    with refused("problem.no-energy"):
+        Machine().transfer_energies(CHAIN)

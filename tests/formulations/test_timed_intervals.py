@@ -18,6 +18,7 @@ from remat.problem.scope import EVERY_SCHEDULE, AtMost, Limit, Restriction, Scop
 from remat.runtime.solve_options import Status
 from remat.schedule import Machine, OrderRule
 from remat.testing import optimum, random_budget, random_graph
+from remat.testing.exhaustive_transfers import least_energy
 
 AMPLE = TimedIntervalsOptions(copies=3, fetches=3, writes=2)
 NO_LINK = Machine(0, 0)
@@ -83,6 +84,30 @@ def test_buffers_stay_on_the_device(seed):
         assert accepted(problem, formulation.decode(found.values)).time == found.objective >= best.cost
         values = formulation.encode(formulation.decode(found.values))
         assert violations(formulation.build(), values) == []
+
+
+@pytest.mark.parametrize("seed", some_slow(range(300), 8))
+def test_least_energy_is_that_of_exhaustive_search(seed):
+    problem, _ = transfer_problem(seed)
+    machine = replace(problem.machine, link_power=(0, 300, 1000, 5000)[seed % 4])
+    problem = replace(problem, machine=machine, objective="least-energy")
+    best = least_energy(problem.graph, problem.budget_bytes, machine)
+    assert solved(TimedIntervals(problem, AMPLE), CpSat()) == best
+
+
+@pytest.mark.parametrize("seed", some_slow(range(100), 5))
+def test_time_limit_excludes_exactly_what_is_slower(seed):
+    """With the least time as the limit something exists, for any objective; below it nothing does."""
+    problem, best = transfer_problem(seed)
+    if best is None or not problem.graph.base_cost:
+        pytest.skip("there is no least time to limit")
+    limit = -(-1000 * best.time // problem.graph.base_cost)
+    for time_limit, feasible in ((limit, True), (limit - 1, False)):
+        machine = replace(problem.machine, link_power=500, time_limit=time_limit)
+        if machine.longest_time(problem.graph) >= best.time and not feasible:
+            continue  # the time that the limit allows is rounded down
+        limited = replace(problem, machine=machine, objective="least-energy")
+        assert (solved(TimedIntervals(limited, AMPLE), CpSat()) is not None) is feasible
 
 
 def test_unlimited_rates_give_the_base_cost():

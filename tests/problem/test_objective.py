@@ -20,7 +20,7 @@ NAMED = {
     "formulations/ordering/base.py": "states these",
     "formulations/retention_intervals/formulation.py": "states these",
     "problem/problem.py": "asks for the time with a machine, and for the cost without",
-    "formulations/timed_intervals/formulation.py": "states the time",
+    "formulations/timed_intervals/formulation.py": "states the time and the energy",
     "formulations/timed_stages/formulation.py": "bounds the time",
     "formulations/timed_h_ilp/formulation.py": "bounds the time",
     "config/description.py": "describes the machine of problems for the time",
@@ -46,7 +46,7 @@ def test_objectives_are_singletons_and_equal_their_names() -> None:
     assert peak == "least-peak" == f"{peak}" and hash(peak) == hash("least-peak")
     for same in (Objective("least-peak"), Objective(peak), pickle.loads(pickle.dumps(peak)), copy.deepcopy(peak)):
         assert same is peak
-    assert list(Objective) == [Objective.LEAST_COST, peak, Objective.LEAST_TIME]
+    assert list(Objective) == [Objective.LEAST_COST, peak, Objective.LEAST_TIME, Objective.LEAST_ENERGY]
     for wrong in ("least", "", None, ["least-peak"]):
         with pytest.raises(ValueError, match="not one of least-cost, least-peak"):
             Objective(wrong)  # type: ignore[arg-type]

@@ -190,6 +190,24 @@ def test_limits_of_the_machine(machine, rule, step, verdict):
     assert f"step {step}" in found.first.message
 
 
+def test_energy_and_time_limit():
+    """Transfers of one byte take 1 us, at 2.5 of the power of computing 3 units each, rounded up."""
+    machine = Machine.parse("rate=1MB/s,link-power=2.5")
+    free = validate(chain(2), MOVED, Rules(machine=machine))
+    moves = free.transfers.offloads + free.transfers.fetches
+    assert free.accepted and moves and free.energy == free.cost + 3 * moves
+    assert ("energy", f"{free.energy:,}, {3 * moves} of it for transfers") in free.rows()
+    assert free.as_dict()["transfers"]["energy"] == free.energy
+    for percent, accepted in ((100 * free.time / free.base_cost, True), (100 * free.time / free.base_cost - 1, False)):
+        limited = replace(machine, time_limit=int(10 * percent))
+        assert Machine.parse(limited.settings) == limited
+        found = validate(chain(2), MOVED, Rules(machine=limited))
+        assert found.accepted is accepted and found.time == free.time
+        if not accepted:
+            assert (found.verdict, found.first.rule, found.first.step) == (Verdict.OVER_BUDGET, Rule.TIME_LIMIT, None)
+    assert validate(chain(2), MOVED, Rules(machine=Machine(10**6, 10**6))).energy is None
+
+
 def test_tensors_that_something_else_holds_stay():
     graph = replace(unit_chain(2), cost_unit="us", meta={"on_device": ["f0"]})
     steps = [("compute", "f0"), ("offload", "f0"), *[("compute", op) for op in ("f1", "loss", "g1", "g0")]]

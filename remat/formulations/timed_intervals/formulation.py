@@ -23,10 +23,12 @@ from remat.schedule import Schedule
 
 
 class TimedIntervals(Formulation):
-    r"""Retention intervals in time, with copies of tensors on the host: the least time of a machine.
+    r"""Retention intervals in time, with copies of tensors on the host: the least time or energy of a machine.
 
     It extends Moccasin's retention intervals (Bartan et al., ICML 2023, §2), which name paging as future work. Events
     are replaced by time, so recomputations are not confined to stages.
+
+    The energy follows POET (Patil et al., ICML 2022): computes and transfers take their time at the power of each.
 
     **Sets.** Ops v ∈ V with duration w_v; copies i = 1..C_v of each op. Fetches f = 1..F_t and writes q = 1..Q_t of
     each tensor t with size m_t; they take τ_t^r and τ_t^w. An *instance* of t is made by a copy of its writer or by a
@@ -45,7 +47,7 @@ class TimedIntervals(Formulation):
 
     **Constraints**::
 
-        (1)  minimise  T
+        (1)  minimise  T,  or the energy  sum c_v a + sum ε_t^r r + sum ε_t^w b
         (2)  e = s + w;   z = y + τ^r;   o = u + τ^w
         (3)  of each instance, complete ≤ l; the intervals [begin, l) of the instances of a tensor do not overlap
         (4)  copies, fetches and writes of one op or tensor are used in sequence;
@@ -63,8 +65,11 @@ class TimedIntervals(Formulation):
         (14) an accumulation buffer is allocated before its writers start and complete when they end
         (15) e ≤ T and z ≤ T; implied: sums of w, of τ^r, and of τ^w are at most T
         (16) implied: each recomputation, fetch and write serves one of (5), (8), (9) and (13)
+        (17) T ≤ time limit of the machine
 
-    p, d, (11) and (12) are only there if the capacity of the host is less than the bytes of all tensors it may get.
+    c_v is the cost of an op. ε_t^r and ε_t^w are the energies of transfers, in units of that of a cost unit of
+    computing. p, d, (11) and (12) are only there if the capacity of the host is less than the bytes of all tensors it
+    may get.
 
     **The model is exact.** Let a *gap* be a time at which no compute is under way. A valid program gives a solution:
     the times of :func:`remat.schedule.timing.time_schedule`, where g and p are the clock of the device when a step is
@@ -91,7 +96,7 @@ class TimedIntervals(Formulation):
 
     name = "timed-intervals"
     options_type: ClassVar[type | None] = TimedIntervalsOptions
-    objectives = frozenset({Objective.LEAST_TIME})
+    objectives = frozenset({Objective.LEAST_TIME, Objective.LEAST_ENERGY})
     moves: ClassVar[bool] = True
 
     def __init__(self, problem: Problem, options: TimedIntervalsOptions | None = None) -> None:
@@ -134,7 +139,8 @@ class TimedIntervals(Formulation):
     def statement(self) -> TimedRows:
         """Variables and constraints, with the model."""
         at = self.layout
-        most = at.in_units(at.horizon) if self.most_cost is None else self.most_cost
+        timed = self.most_cost is not None and self.objective.includes_time
+        most = self.most_cost if timed and self.most_cost is not None else at.in_units(at.horizon)
         rows = TimedRows(at, Model(self.name), self.scale, most)
         rows.add_all(self.deadline)
         return rows

@@ -107,11 +107,27 @@ class TimedRows:
         steps = [
             self._durations, self._instances, self._sequences, self._reads, self._streams, self._writes, self._fetches,
             self._memory, self._host, self._keep, self._buffers, self._loads,
-            self._uses,
+            self._uses, self._limit, self._minimise,
         ]  # fmt: skip
         for step in deadline.each(steps, 1):
             step()
-        self.model.minimize(self.x.time.index, 1)  # (1)
+
+    def _limit(self) -> None:
+        """Add (17), the time limit."""
+        limit = self.layout.machine.longest_time(self.problem.graph)
+        if limit is not None:
+            self.model.add(rows_from("(17) time limit", (0, self.x.time.index, 1), num_rows=1, upper=limit))
+
+    def _minimise(self) -> None:
+        """Set the objective (1)."""
+        at, x = self.layout, self.x
+        if self.problem.objective.includes_time:
+            self.model.minimize(x.time.index, 1)
+            return
+        cost = self.problem.graph.arrays.cost[at.copies.copy_node]
+        write, read = map(np.array, at.machine.transfer_energies(self.problem.graph))
+        index = np.concatenate([x.active.index, x.fetched.index, x.copied.index])
+        self.model.minimize(index, np.concatenate([cost, read[at.fetches.tensor], write[at.writes.tensor]]))
 
     def _add(self, name: str, later: Int, sooner: Int, literal: Int | None = None) -> None:
         """Require that one time is not before another one, if a literal is true."""
