@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.backends.highs.relaxation import Relaxation, reduced_costs, safe_bound
-from remat.modeling import Kind, Linear, Model
-from remat.modeling.matrix import to_matrix
+from remat.backends.highs.relaxation import Relaxation, reduced_costs, safe_bound, usable_duals
+from remat.modeling import Linear, Model
+from remat.modeling.matrix import Matrix, to_matrix
 from remat.modeling.rows import rows_from
+from remat.runtime.arrays import Float, Int
+
+
+def fixed_sides(matrix: Matrix, y: Float, cost: float) -> tuple[Int, Float]:
+    """Return 0/1 columns whose reduced cost fixes them in all solutions of at most a cost, and the sides they are at.
+
+    `y` are row duals of any quality.
+    """
+    y = usable_duals(matrix, y)
+    reduced, _ = reduced_costs(matrix, matrix.cost, y)
+    # The tolerance is far above any rounding error.
+    room = cost - safe_bound(matrix, y) + 1e-6 * (1 + abs(cost))
+    costly = (matrix.integral == 1) & (matrix.lower == 0) & (matrix.upper == 1) & (np.abs(reduced) > room)
+    index = np.flatnonzero(costly)
+    return index, (reduced[index] < 0).astype(np.float64)
 
 
 def cheaper_than(model: Model, relaxation: Relaxation, cost: float, into: Model | None = None) -> Model:
@@ -28,13 +43,8 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float, into: Model 
         Model with the same variables and solutions that takes the place of `model` in the result.
     """
     matrix = to_matrix(relaxation.lowered.model)
-    y = relaxation.row_duals
-    reduced = reduced_costs(matrix, matrix.cost, y)[0][: model.num_vars]
-    # The tolerance is far above any rounding error.
-    room = cost - safe_bound(matrix, y) + 1e-6 * (1 + abs(cost))
-    costly = (model.kind == Kind.BOOLEAN.value) & (model.lower == 0) & (model.upper == 1) & (np.abs(reduced) > room)
-    index = np.flatnonzero(costly)
-    side = (reduced[index] < 0).astype(np.float64)
+    index, side = fixed_sides(matrix, relaxation.row_duals, cost)
+    index, side = index[keep := index < model.num_vars], side[keep]
     smaller = (into or model).copy(f"{model.name} below {cost:.12g}")
     objective = model.objective
     terms = (0, objective.index, objective.coefficient)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from remat.backends.base import Backend
+from remat.backends.highs import Highs
 from remat.bounds.base import whole_units
 from remat.bounds.path_cuts import Tightened, tightened
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
+from remat.bounds.stage_sums import stage_sums
+from remat.bounds.sum_branching import SumBranching
 from remat.graphs.arrays import first_computes
-from remat.modeling import Model
+from remat.modeling import Model, lower
+from remat.modeling.matrix import to_matrix
 from remat.problem import Problem
 from remat.problem.op_sequence import computed_ops, useful_schedule
 from remat.runtime.arrays import Bool, Float, Int
@@ -24,6 +29,8 @@ from remat.schedule import Schedule
 
 #: Factor of the time for another try of a programme that was not decided.
 LONGER = 1.5
+#: Share of the time of a programme for the solver's own branch and bound, before sums are branched on.
+SOLVER = 0.5
 
 
 class StageProgrammes:
@@ -104,18 +111,39 @@ class StageProgrammes:
         if enough is not None and isinstance(found, Tightened) and not found.linear.infeasible:
             model = cheaper_than(found.full, found.linear, (enough - 1 - self.base) // self.relaxation.unit, model)
         seconds = call.deadline.remaining
-        raw = backend.solve(model, call)
-        if raw.status is not Status.OPTIMAL and raw.values is None:
-            self.tried = seconds
-        if raw.status is not Status.INFEASIBLE:
-            if raw.bound is not None:
-                self._raise(whole_units(raw.bound), enough)
+        branching = enough is not None and isinstance(found, Tightened) and len(self.events) > 1
+        raw = backend.solve(model, replace(call, deadline=call.deadline.share(SOLVER)) if branching else call)
+        if raw.status is Status.INFEASIBLE:
+            return None, self._none_below(enough)
+        if raw.bound is not None:
+            self._raise(whole_units(raw.bound), enough)
+        if raw.values is not None:
             return raw.values, raw.status is Status.OPTIMAL
+        if enough is not None and isinstance(found, Tightened) and branching:
+            values, decided = self._branch(found, call, enough)
+            if decided:
+                return values, True
+        self.tried = seconds
+        return None, False
+
+    def _branch(self, found: Tightened, call: SolveOptions, enough: int) -> tuple[Float | None, bool]:
+        """Solve a programme by branching on sums of variables, as :meth:`solve` does."""
+        matrix = to_matrix(lower(found.lean, Highs.native).model)
+        most = (enough - 1 - self.base) // self.relaxation.unit
+        outcome = SumBranching(matrix, stage_sums(self.relaxation, matrix.shape[1]), most, call).run()
+        if outcome.bound > most:
+            return None, self._none_below(enough)
+        if math.isfinite(outcome.bound):
+            self._raise(math.ceil(outcome.bound), enough)
+        return outcome.values, outcome.values is not None
+
+    def _none_below(self, enough: int | None) -> bool:
+        """Record that no solution is below a cost; without a cost, that there is none. Return True."""
         if enough is None:
             self.infeasible = True
         else:
             self.value, self.solved = max(self.value, enough), True
-        return None, True
+        return True
 
     def _raise(self, extra: int, enough: int | None) -> None:
         cost = self.base + self.relaxation.unit * max(0, extra)

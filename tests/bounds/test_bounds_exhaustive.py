@@ -1,5 +1,6 @@
 """Bounds never exceed exact optima of their scope, on random graphs of every kind."""
 
+import math
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +17,11 @@ from remat.bounds.path_cuts import tightened
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.selection import best_bound
 from remat.bounds.stage_relaxation import StageRelaxation
+from remat.bounds.stage_sums import stage_sums
+from remat.bounds.sum_branching import SumBranching
 from remat.graphs import ComputeGraph, Op
+from remat.modeling import Model, lower
+from remat.modeling.matrix import to_matrix
 from remat.problem import Problem
 from remat.problem.scope import Scope
 from remat.runtime.solve_options import SolveOptions, Status
@@ -95,6 +100,21 @@ def check_path_cuts(relaxation: StageRelaxation, call: SolveOptions, extra: int)
     assert cut.linear.bound <= least + 1e-6 <= extra + 2e-6
     below = cheaper_than(cut.full, cut.linear, round(least), cut.lean)
     assert Highs().solve(below, call).bound <= least + 1e-6
+    if cut.lean.num_vars:
+        check_sum_branching(relaxation, cut.lean, round(least))
+
+
+def check_sum_branching(relaxation: StageRelaxation, model: Model, least: int) -> None:
+    """Check that branching on sums finds the optimum of a model, and nothing below it."""
+    matrix = to_matrix(lower(model, Highs.native).model)
+    sums = stage_sums(relaxation, matrix.shape[1])
+    for most in (least - 1, least, least + 3):
+        branched = SumBranching(matrix, sums, most, SolveOptions(threads=1)).run()
+        if most < least:
+            assert branched == (math.inf, None)
+        else:
+            assert branched.bound == pytest.approx(least)
+            assert model.objective.value(np.rint(branched.values[: model.num_vars])) == least
 
 
 @pytest.mark.parametrize(
