@@ -19,7 +19,6 @@ from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_relaxation import prominent_peaks
 from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.modeling import Model
-from remat.problem import Problem
 from remat.runtime.arrays import Float
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import SolveOptions, Status
@@ -32,20 +31,6 @@ TRIALS = 3
 MOST_NEW, LEAST_EXCESS = 2, 0.3
 
 
-def relaxed_solution(
-    problem: Problem, deadline: float | Deadline | None = None, threads: int | None = None
-) -> tuple[TransferRelaxation, Float] | None:
-    """Return the linear relaxation with the most events that a search for the bound solves, and its solution.
-
-    None if none is solved before the deadline, or if no step exceeds the budget.
-    """
-    search = TransferSearch(problem.relaxed[0], None, Deadline.of(deadline), threads, None)
-    with contextlib.suppress(OverdueError):
-        for _ in search.relax():
-            pass
-    return search.solution
-
-
 @dataclass(eq=False)
 class TransferSearch(BoundSearch):
     """Search for the transfer bound.
@@ -53,7 +38,7 @@ class TransferSearch(BoundSearch):
     Attributes
     ----------
     solution : tuple of TransferRelaxation and float64 array, or None
-        Last linear relaxation, and its solution.
+        Last linear relaxation, and its solution: the one with the most events.
     """
 
     kind = "the transfer bound"
@@ -65,22 +50,33 @@ class TransferSearch(BoundSearch):
         self.above = self.problem.reference_peak if self.problem.budget_bytes is None else self.problem.budget_bytes
         self.peaks = prominent_peaks(self.memory, self.above)
         self.events: list[int] = []
+        self._tried: list[int] = []
+        self._added = self.peaks[:1]
+        self._work = self._failed = 0
         self.solution: tuple[TransferRelaxation, Float] | None = None
 
     def go(self, integer: bool) -> Iterator[Bound]:
         if self.peaks:
-            yield from self.relax()
+            yield from self.relax(self.clock.earlier(SHARE * self.clock.remaining))
             if integer:
                 yield from self._integer()
 
-    def relax(self) -> Iterator[Bound]:
-        """Yield bounds of linear relaxations, with events added where the last solution implies too much memory."""
-        share = self.clock.earlier(SHARE * self.clock.remaining)
-        n, work, failed = len(self.memory), 0, 0
-        added = self.peaks[:1]
-        events: list[int] = []
-        while added and failed < TRIALS and work <= LINEAR_WORK and not self.done:
-            events = sorted([*events, *added])
+    def continue_relaxing(self, deadline: Deadline) -> bool:
+        """Solve more linear relaxations than the last call until a deadline; return true if one was solved."""
+        self.clock, before = deadline, self.solution
+        with contextlib.suppress(OverdueError):
+            for _ in self.relax(deadline):
+                pass
+        return self.solution is not before
+
+    def relax(self, share: Deadline) -> Iterator[Bound]:
+        """Yield bounds of linear relaxations, with events added where the last solution implies too much memory.
+
+        After the first one they stop at the deadline `share`, and a later call continues.
+        """
+        n = len(self.memory)
+        while self._added and self._failed < TRIALS and self._work <= LINEAR_WORK and not self.done:
+            events = sorted([*self._tried, *self._added])
             relaxation = TransferRelaxation(self.problem, events)
             limit = share if self.events else self.clock
             try:
@@ -95,14 +91,14 @@ class TransferSearch(BoundSearch):
                 raised = list(self._better(relaxation, found.bound, found.versions))
             if raised or not self.events:
                 self.events = events
-            failed = 0 if raised else failed + 1
             yield from raised
             if found.values is None:
                 return
             self.solution = relaxation, found.values
-            work += n * len(events) ** 2
+            self._tried, self._failed = events, 0 if raised else self._failed + 1
+            self._work += n * len(events) ** 2
             over = implied_memory(relaxation, found.values) - self.above + self.problem.constant_bytes
-            added = _worst(over, events)
+            self._added = _worst(over, events)
 
     def _built(self, relaxation: TransferRelaxation, deadline: Deadline) -> Model:
         """Build the model; raise `OverdueError` at the deadline, or if the model does not fit into memory."""

@@ -32,8 +32,8 @@ def now() -> float:
 def deadlines_by(clock: Clock) -> Iterator[None]:
     """Let deadlines that start in the block count wall time, or processor time of this process.
 
-    With processor time, limits depend little on other work on the machine. Waiting and child processes take no time,
-    and solvers, which have clocks of their own, may stop earlier.
+    With processor time, limits depend little on other work on the machine. Waiting and child processes take no time.
+    HiGHS is stopped at the deadline; other solvers, which have clocks of their own, may stop earlier.
 
     Examples
     --------
@@ -91,6 +91,18 @@ class Deadline:
     def remaining(self) -> float:
         """Seconds left, not below 0; infinite without a deadline; 0 after an interruption."""
         return 0.0 if interrupted() else max(0.0, self.seconds - self.elapsed)
+
+    @property
+    def wall_seconds(self) -> float:
+        """Time limit for a solver that counts wall time and is also stopped at the deadline; infinite on another clock.
+
+        Examples
+        --------
+        >>> with deadlines_by("processor"):
+        ...     Deadline.after(60).wall_seconds
+        inf
+        """
+        return self.remaining if _clock[-1] is time.monotonic else math.inf
 
     @property
     def expired(self) -> bool:

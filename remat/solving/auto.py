@@ -27,6 +27,7 @@ from remat.schedule.certificate import overhead_text
 from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, LOWER, ROTOR
 from remat.solving.method import FormulationMethod, Method, make_method, method_class
 from remat.solving.min_peak_search import MinPeakSearch
+from remat.solving.one_memory import OneMemory
 from remat.solving.portfolio import CONDITIONS, EXHAUSTIVE_OPS, LOADING, WAIT_SHARE, Policy, Stage
 from remat.solving.session import NOT_COUNTED, NOT_MOVED, Session
 
@@ -75,20 +76,19 @@ STAGES = (
     Stage("turns", when=("time-limit",), options={"annealing": 0.6, "lns": 0.2, "bounds": 0.2}),
 )
 
-#: The same where tensors can be moved to a host. Schedules that only recompute are kept too, those of few-stages
-#: included, and the best schedule starts the next search; proofs in one memory would not count. A short search and the
-#: first bounds come before few-stages, and end the solve where they meet.
+#: The same where tensors can be moved to a host. A short search and the first bounds end the solve where they meet.
+#: Schedules that only recompute are searched until their bound shows that none of them is faster than the best one.
 MOVING_STAGES = (
-    Stage(BLOCKS, 0.1, seconds_per_op=0.01, when=("training",)),
-    Stage("drops", 0.1, seconds_per_op=0.01),
+    Stage("transfers", 0.2, seconds_per_op=0.01),
+    Stage("drops", 0.1, seconds_per_op=0.01, when=("no-schedule",)),
     Stage("greedy", 0.1, seconds=2, max_ops=2_000, when=("no-schedule",)),
-    Stage("transfers", 0.15, seconds_per_op=0.01),
     Stage("bounds", 0.1, seconds_per_op=0.01),
-    Stage(FEW, 0.3, seconds_per_op=0.02, max_ops=LIMITS[FEW], when=("training",)),
+    Stage("one-memory", 0.5),
     Stage("transfers", 0.5),
     Stage("bounds", 0.3),
     Stage("timed-intervals", 0.3, max_ops=60, when=("fixed-order", "cp")),
     Stage("bounds", 0.3),
+    Stage("one-memory", 0.5),
     Stage("transfers", when=("time-limit",), wait=True),
     Stage("turns", when=("time-limit",), options={"transfers": 0.7, "bounds": 0.3}),
 )
@@ -112,8 +112,8 @@ class AutoOptions(Options):
     """
 
     stages: tuple[Stage, ...] | None = None
-    """Table of stages instead of the default one. Its steps are order, exhaustive, bounds and turns for the least cost,
-    and interpreted-order, order, exhaustive and bounds for the least peak."""
+    """Table of stages instead of the default one. Its steps are order, exhaustive, one-memory, bounds and turns for the
+    least cost or time, and interpreted-order, order, exhaustive and bounds for the least peak."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -191,6 +191,8 @@ class LeastCostSearch(Policy):
         self.orders = Portfolio()
         self.skipped_order: Stage | None = None
         """Stage of the search for an order, while its code is being compiled."""
+        self.alone: OneMemory | None = None
+        """Search for schedules that only recompute, where others are possible."""
 
     def run(self, stages: tuple[Stage, ...] | None = None) -> None:
         """Run the stages, by default those of the objective, until the session is decided or time is up."""
@@ -266,6 +268,17 @@ class LeastCostSearch(Policy):
             else:
                 session.raise_cost_bound(found.bound, own_scope(self.problem))
 
+    def one_memory(self, deadline: Deadline) -> bool:
+        """Search for schedules that only recompute; return False if none of them can be faster than the best one."""
+        if not self.problem.can_move or self.problem.budget_bytes is None:
+            return False
+        if self.alone is None:
+            self.alone = OneMemory(self.session, LeastCostSearch, STAGES)
+        if self.over or self.alone.over:
+            return False
+        self.alone.run(deadline)
+        return True
+
     def method(self, stage: Stage) -> None:
         """Run a formulation or another method; while code is being compiled, run it until that is ready, then again."""
         name, _, backend = stage.method.partition("/")
@@ -320,4 +333,7 @@ class LeastCostSearch(Policy):
             options = {"formulation": "stages", "formulation_options": {"ahead": False}}
         return super().made(name, options)
 
-    steps = {"order": order, "exhaustive": exhaust, "bounds": Policy.longer_bounds, "turns": Policy.turns}
+    steps = {
+        "order": order, "exhaustive": exhaust, "one-memory": one_memory, "bounds": Policy.longer_bounds,
+        "turns": Policy.turns,
+    }  # fmt: skip

@@ -16,9 +16,14 @@ from remat.formulations.checkmate import Checkmate
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.problem import Objective
-from remat.runtime.solve_options import Status
+from remat.registry import make_backend
+from remat.runtime.deadline import Deadline, deadlines_by
+from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import Machine
+from remat.solving.auto import STAGES, LeastCostSearch
 from remat.solving.incumbents import Incumbents
+from remat.solving.one_memory import OneMemory
+from remat.solving.session import Session
 from remat.solving.stop import TargetCost
 from remat.testing.exhaustive_transfers import least_time
 
@@ -152,19 +157,41 @@ def test_start_that_moves_tensors_is_kept():
         Incumbents(problem.one_memory).add(start, "greedy")
 
 
-def test_default_method_recomputes_with_few_stages_before_it_moves_more():
+def test_default_method_recomputes_before_it_moves_more():
     """Long transfers: recomputations are the best schedule, which every later search keeps."""
-    problem = Problem(chain(13), 6, machine=SLOW)
-    result, alone = solve(problem, stop=12), solve(problem.one_memory, "few-stages", stop=20)
+    problem = Problem(chain(13), 6, machine=Machine(10**5, 10**5))
+    with deadlines_by("processor"):
+        result, alone = solve(problem, stop=12), solve(problem.one_memory, "few-stages", stop=20)
     names = [step.name for step in result.steps]
-    assert result.proved or names.index("few-stages") < len(names) - 1 - names[::-1].index("transfers")
+    assert result.proved or names.index("bounds in one memory") < len(names) - 1 - names[::-1].index("transfers")
     assert result.objective <= alone.objective
 
 
 def test_default_method_ends_where_the_first_bound_is_met():
     result = solve(Problem(chain(13), 14, machine=Machine(10**7, 10**7)), stop=60)
     assert result.proved
-    assert {step.name for step in result.steps} <= {"block-checkpointing", "drops", "transfers", "bounds"}
+    assert {step.name for step in result.steps} <= {"drops", "greedy", "transfers", "bounds"}
+
+
+def test_recomputation_alone_is_searched_until_none_is_faster():
+    """The least time of this chain is 12 us, and 15 us without moves: a bound above 12 us comes before a search."""
+    machine = Machine(10**6, 10**6)
+    problem = Problem(chain(4), 3, machine=machine)
+
+    def searched(*schedules):
+        session = Session(problem, SolveOptions(Deadline.after(60)), "auto", solver=make_backend("cp-sat"))
+        for schedule in schedules:
+            session.add(schedule, "test")
+        alone = OneMemory(session, LeastCostSearch, STAGES)
+        alone.run(session.call.deadline)
+        assert alone.over
+        return session
+
+    known = searched(first_steps(chain(4), 3, machine))
+    assert (known.value, [step.name for step in known.steps]) == (12, ["bounds in one memory"])
+    assert known.notes == ["no schedule that only recomputes takes less than 12 (overhead 33.33 %)"]
+    found = searched()
+    assert (found.value, found.best.schedule.has_transfers, found.bound) == (15, False, 9)
 
 
 def test_target_below_every_cost_is_not_ruled_out():

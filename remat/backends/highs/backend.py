@@ -247,7 +247,7 @@ class _Run(Run):
         """Do nothing: the callbacks check the stop reason of the books."""
 
     def _run(self) -> None:
-        limit = min(self.options.deadline.remaining, float(self.options.solver.get("time_limit", np.inf)))
+        limit = min(self.options.deadline.wall_seconds, float(self.options.solver.get("time_limit", np.inf)))
         self._set("time_limit", limit)
         self._solver.run()
         statuses = self._highspy.HighsModelStatus

@@ -263,7 +263,7 @@ def _best_bound(matrix: Matrix, duals: Float) -> float | None:
 def _limit(solver: Any, options: SolveOptions) -> None:
     """Set the time limit to the remaining time."""
     if math.isfinite(options.deadline.seconds):
-        solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, options.deadline.remaining))
+        solver.setOptionValue("time_limit", solver.getRunTime() + max(0.01, options.deadline.wall_seconds))
 
 
 def _proves_infeasible(solver: Any, matrix: Matrix, options: SolveOptions) -> bool:

@@ -6,13 +6,13 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
-from remat.bounds.transfer_search import relaxed_solution
+from remat.bounds.transfer_search import TransferSearch
 from remat.heuristics.base import NO_RANK, Heuristic, HeuristicRun, rank
 from remat.heuristics.drops import Drops
 from remat.heuristics.transfers.kernels import KERNELS
@@ -26,7 +26,7 @@ from remat.problem.op_sequence import order_of
 from remat.problem.training_step import training_step
 from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Positive, Range
-from remat.runtime.deadline import now
+from remat.runtime.deadline import Deadline, now
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Verdict
 
@@ -42,7 +42,7 @@ LEAST_SECONDS = 1.0
 #: Share of the time for drops, and seconds between two reports of a walk.
 DROPS_SHARE, SHARE_INTERVAL = 0.15, 1.0
 #: Share of the time for the relaxation, and least parts in its solution that are recomputed or fetched, in turns.
-RELAXED_SHARE, PARTS = 0.15, (0.1, 0.25, 0.5, 0.75)
+RELAXED_SHARE, PARTS = 0.3, (0.1, 0.25, 0.5, 0.75)
 #: Factors by which the best price is varied, one after the other.
 FINER = (0.7, 1.4, 0.85, 1.2)
 
@@ -72,12 +72,12 @@ class Transfers(Heuristic):
     as there is room. The time with all stalls is exact, as in :func:`remat.schedule.timing.time_schedule`, and takes
     one pass over the program.
 
-    1. *Descents* begin without choices and take, again and again, the tensors that are cheapest to move or recompute
-       for the bytes above the budget that they remove, summed over steps. Link time has a price: a high one recomputes
-       more. A move counts only for the steps between which both links have had idle time for it, or else costs the time
-       that the device waits. Prices are tried in turn and then refined. What proves unnecessary is taken back.
-    2. The same descents continue from the *rounded solution* of the relaxation that gives the transfer bound
-       (:func:`.relaxed.rounded`), which decides on all tensors at once.
+    1. *Descents* take, again and again, the tensors that are cheapest to move or recompute for the bytes above the
+       budget that they remove, summed over steps. Link time has a price: a high one recomputes more. A move counts only
+       for the steps between which both links have had idle time for it, or else costs the time that the device waits.
+       What proves unnecessary is taken back. The first descents begin from the *rounded solution* of the relaxation
+       that gives the transfer bound (:func:`.relaxed.rounded`), which decides on all tensors at once.
+    2. Others begin without choices, with several prices in turn, which are then refined.
     3. The best choices of everything moved, each k-th layer moved, drops without moves, and the start compete.
     4. *Annealing* from the best choices adds, removes and exchanges recomputations and fetches at random, each
        evaluated exactly. Threads walk apart and share the best choices between rounds.
@@ -98,20 +98,36 @@ class Transfers(Heuristic):
     options_type = TransfersOptions
     moves: ClassVar[bool] = True
     kernels = (KERNELS, *Drops.kernels)
-    descended: Problem | None = None
-    """Problem of the last run that ended its descents. Later runs on it anneal from their start."""
+    last: _Last | None = None
+    """What later runs on the same problem continue."""
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         if not self.prepared(run.deadline):
             return None
-        allowed = problem if self.options.recompute else replace(problem, max_computes=1)
-        search = _Search(allowed, run, self.options)
-        search.go(again=self.descended is problem and run.start is not None)
-        if search.descended:
-            self.descended = problem
+        if self.last is None or self.last.given is not problem:
+            self.last = _Last(problem, problem if self.options.recompute else replace(problem, max_computes=1))
+        search = _Search(self.last.problem, run, self.options)
+        search.go(self.last)
         return search.schedule
+
+
+@dataclass(eq=False)
+class _Last:
+    """State of the runs on a problem: ended descents are not repeated, and the relaxation continues."""
+
+    given: Problem
+    problem: Problem
+    """That, perhaps without recomputation."""
+    descended: bool = False
+
+    @cached_property
+    def relaxation(self) -> TransferSearch | None:
+        """Search for the transfer bound; None where it does not apply."""
+        if not self.problem.can_move or self.problem.order is OrderRule.FREE:
+            return None
+        return TransferSearch(self.problem.relaxed[0], None, Deadline(), 1, None)
 
 
 class _Search:
@@ -127,22 +143,23 @@ class _Search:
         self.value = self.state.evaluate()
         self.schedule: Schedule | None = None
         self.rank = NO_RANK
-        self.enough = self.descended = False
+        self.enough = False
         self.best_price = options.prices[0], options.leanings[0]
         """Price of link time and leaning of the best descent."""
         self._lock = threading.Lock()
 
-    def go(self, *, again: bool = False) -> None:
-        """Search until time or moves are used up, or no time can be saved; `again`: from the start by annealing."""
+    def go(self, last: _Last) -> None:
+        """Search until time or moves are used up, or no time can be saved."""
         self.offer(self.state.schedule(Transfers.name))
         if self.over:
             return
+        again = last.descended and self.call.start is not None
         self._given(drops=not again)
+        self._relaxed(last.relaxation)
         if not again:
             self._descents()
-            self._relaxed()
             self._layers()
-            self.descended = not self.call.deadline.expired
+            last.descended = not self.call.deadline.expired
         if not self.over:
             self._anneal()
 
@@ -220,18 +237,17 @@ class _Search:
         self.consider(self.state, value)
         return value
 
-    def _relaxed(self) -> None:
-        """Descend from the rounded solution of the relaxation that gives the transfer bound."""
-        if self.over or not self.problem.can_move or self.problem.order is OrderRule.FREE:
+    def _relaxed(self, relaxation: TransferSearch | None) -> None:
+        """Descend from the rounded solution of the relaxation that gives the transfer bound, if there is a new one."""
+        if self.over or relaxation is None:
             return
         part = self.call.deadline.earlier(RELAXED_SHARE * self.call.deadline.remaining)
-        found = relaxed_solution(self.problem, part, 1)
-        if found is None:
+        if not relaxation.continue_relaxing(part) or relaxation.solution is None:
             return
         for least in PARTS:
             if self.call.deadline.expired:
                 return
-            self.state.take(*rounded(*found, least))
+            self.state.take(*rounded(*relaxation.solution, least))
             self._descend(*self.best_price)
 
     def _layers(self) -> None:
