@@ -2,6 +2,7 @@
 
 from remat.bounds.base import Bound, Measure
 from remat.bounds.joint import joint_bound
+from remat.bounds.live_set_bound import live_set_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.peak_bounds import cut_bound, structural_bound
 from remat.bounds.selection import best_bound, bounds, bounds_in_turn
@@ -15,6 +16,7 @@ __all__ = [
     "bounds_in_turn",
     "cut_bound",
     "joint_bound",
+    "live_set_bound",
     "lp_relaxation",
     "stage_bound",
     "stage_bounds",

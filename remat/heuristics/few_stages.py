@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass
 
 from remat.backends.highs import Highs
@@ -15,7 +14,7 @@ from remat.heuristics.drops import Drops
 from remat.problem import Problem
 from remat.problem.scope import scope_within_limits
 from remat.runtime.checked_options import Options, Positive
-from remat.runtime.deadline import OverdueError
+from remat.runtime.deadline import OverdueError, now
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 
@@ -104,7 +103,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.backend = placed(Highs(), self.call.options)
-        self.drops, self.began = Drops(), time.monotonic()
+        self.drops, self.began = Drops(), now()
         self.best = Best(self.programmes.problem, self.call)
 
     def go(self) -> None:
@@ -140,7 +139,7 @@ class _Search:
     def _can_drop(self) -> bool:
         """Return True if drops are loaded; begin to load them once that is worth it."""
         loaded = all(kernels.loaded for kernels in self.drops.kernels)
-        worth = loaded or time.monotonic() - self.began >= LOADING_WORTH
+        worth = loaded or now() - self.began >= LOADING_WORTH
         return worth and self.drops.prepared(self.call.deadline.earlier(0.0))
 
     def _offer(self, schedules: list[Schedule]) -> None:

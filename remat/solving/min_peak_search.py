@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import replace
 
 from remat.backends.choice import as_backend
+from remat.bounds.live_set_bound import live_set_bound
 from remat.bounds.peak_bounds import held_bound, structural_bound
 from remat.errors import ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
@@ -29,8 +30,8 @@ ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
 ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 #: Share of the gap that the first attempt of a round closes, and the smallest share tried.
 FIRST_STEP, LAST_STEP = {"drops": 1 / 8, "eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
-#: Shares of the time left for bounds, and for loading a heuristic.
-BOUND_SHARE, PREPARE_SHARE = 0.3, 0.6
+#: Shares of the time left for bounds, of that for the live set bound, and of the time left for loading a heuristic.
+BOUND_SHARE, LIVE_SHARE, PREPARE_SHARE = 0.3, 0.3, 0.6
 #: Shares of the time left for the search for the cheapest schedule with that peak: exhaustive, and by each heuristic.
 EXHAUSTIVE_SHARE, CHEAPER_SHARE = 0.3, 0.15
 #: Seconds of a share without a deadline.
@@ -131,6 +132,9 @@ class MinPeakSearch(Policy):
         with self.session.timed("bounds"):
             found = held_bound(self.problem, deadline=deadline)
             self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
+            if not (self.quick or self.once or self.over):
+                found = live_set_bound(self.problem, deadline=deadline.share(LIVE_SHARE))
+                self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
         return True
 
     def only_orders(self) -> bool:
