@@ -31,7 +31,7 @@ ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 #: Share of the gap that the first attempt of a round closes, and the smallest share tried.
 FIRST_STEP, LAST_STEP = {"drops": 1 / 8, "eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
 #: Shares of the time left for bounds, of that for the live set bound, and of the time left for loading a heuristic.
-BOUND_SHARE, LIVE_SHARE, PREPARE_SHARE = 0.3, 0.3, 0.6
+BOUND_SHARE, LIVE_SHARE, PREPARE_SHARE = 0.3, 0.5, 0.6
 #: Shares of the time left for the search for the cheapest schedule with that peak: exhaustive, and by each heuristic.
 EXHAUSTIVE_SHARE, CHEAPER_SHARE = 0.3, 0.15
 #: Seconds of a share without a deadline.
