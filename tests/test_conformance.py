@@ -12,6 +12,9 @@ import pytest
 
 from remat import registry
 from remat.errors import RematError
+from remat.formulations.timed_h_ilp import TimedHIlp
+from remat.formulations.timed_intervals import TimedIntervals
+from remat.formulations.timed_stages import TimedStages
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.formats.base import graph_formats
@@ -24,6 +27,7 @@ from remat.testing import (
     FORMAT_CHECKS,
     FORMULATION_CHECKS,
     HEURISTIC_CHECKS,
+    MACHINE_CHECKS,
     ORDER_CHECKS,
     PAIR_CHECKS,
     Effort,
@@ -47,8 +51,9 @@ def backend_names():
 
 
 BACKENDS = backend_names()
-#: Those that move tensors are tested against exhaustive search; the kit has no problems with a machine.
 FORMULATIONS = [name for name in registry.formulations() if not registry.load("formulations", name).moves]
+#: Formulations that move tensors, with a backend.
+MOVING = [(TimedIntervals, "cp-sat"), (TimedStages, "highs"), (TimedHIlp, "highs")]
 
 
 def effort_for(backend, formulation="", *, thorough=False):
@@ -89,6 +94,17 @@ def test_required_backends_and_formulations_exist():
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_formulation(formulation, check):
     check(registry.load("formulations", formulation), Effort(cases=1))
+
+
+@pytest.mark.parametrize("check", MACHINE_CHECKS)
+@pytest.mark.parametrize(("formulation", "backend"), MOVING)
+def test_formulation_with_transfers(formulation, backend, check):
+    check(formulation, made(backend), Effort(cases=2))
+
+
+def test_all_formulations_with_transfers_are_tested():
+    named = {name for name in registry.formulations() if registry.load("formulations", name).moves}
+    assert named <= {formulation.name for formulation, _ in MOVING}
 
 
 #: Checks of the quick run for backends that start programs; the slow run has all. HiGHS tests the bridges for linear
@@ -186,6 +202,7 @@ QUICK_HEURISTICS = [
     for heuristic in registry.heuristics()
     for check in HEURISTIC_CHECKS
     if check.__name__ not in SLOW_FAMILY_CHECKS and not (heuristic in SIBLINGS and check.__name__ in SHARED_CHECKS)
+    if heuristic in {"transfers", "pofo"} or check.__name__ != "moves_tensors_on_machines"
 ]
 
 
@@ -300,6 +317,13 @@ if find_spec("tflite"):  # a ReLU
 @pytest.mark.parametrize("format_", [*graph_formats(), *schedule_formats()], ids=lambda each: each.name)
 def test_format(format_, check):
     check(format_, Effort(most_ops=4, cases=3), SAMPLES.get(format_.name, ()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", MACHINE_CHECKS)
+@pytest.mark.parametrize(("formulation", "backend"), MOVING)
+def test_formulation_with_transfers_thorough(formulation, backend, check):
+    check(formulation, made(backend), Effort(cases=60))
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ Every check is a plain function. It returns None, raises an ``AssertionError`` t
 
     import pytest
     from remat.testing import (
-        ALLOCATOR_CHECKS, BACKEND_CHECKS, FORMAT_CHECKS, FORMULATION_CHECKS, HEURISTIC_CHECKS, ORDER_CHECKS,
-        PAIR_CHECKS,
+        ALLOCATOR_CHECKS, BACKEND_CHECKS, FORMAT_CHECKS, FORMULATION_CHECKS, HEURISTIC_CHECKS, MACHINE_CHECKS,
+        ORDER_CHECKS, PAIR_CHECKS,
     )
 
     @pytest.mark.parametrize("check", BACKEND_CHECKS)
@@ -20,6 +20,10 @@ Every check is a plain function. It returns None, raises an ``AssertionError`` t
     @pytest.mark.parametrize("check", PAIR_CHECKS)
     def test_both(check):
         check(MyFormulation, MySolver())
+
+    @pytest.mark.parametrize("check", MACHINE_CHECKS)
+    def test_my_formulation_with_transfers(check):
+        check(MyFormulationWithTransfers, MySolver())
 
     @pytest.mark.parametrize("check", HEURISTIC_CHECKS)
     def test_my_heuristic(check):
@@ -46,6 +50,7 @@ from remat.testing.formulation_checks import FORMULATION_CHECKS
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.heuristic_checks import HEURISTIC_CHECKS
 from remat.testing.kit import ConformanceError, Effort
+from remat.testing.machine_checks import MACHINE_CHECKS
 from remat.testing.order_checks import ORDER_CHECKS
 from remat.testing.pair_checks import PAIR_CHECKS
 
@@ -55,6 +60,7 @@ __all__ = [
     "FORMAT_CHECKS",
     "FORMULATION_CHECKS",
     "HEURISTIC_CHECKS",
+    "MACHINE_CHECKS",
     "ORDER_CHECKS",
     "PAIR_CHECKS",
     "ConformanceError",

@@ -21,6 +21,7 @@ from remat.schedule import Certificate, OrderRule, Schedule, Verdict, validate
 from remat.testing.exhaustive import Optimum, optimum
 from remat.testing.graphs import random_budget, random_graph
 from remat.testing.kit import USUAL, Effort, check_options_type, check_wrong_options, fail, in_time, options, require
+from remat.testing.machine_checks import moves_tensors_on_machines
 from remat.testing.problems import COST_FAMILIES, Family
 
 #: A class of heuristics, or any callable that returns one: ``lambda: MyHeuristic(MyOptions(3))``.
@@ -277,4 +278,5 @@ HEURISTIC_CHECKS: tuple[HeuristicCheck, ...] = (
     is_no_worse_than_its_start,
     ends_in_time,
     stops_when_asked,
+    moves_tensors_on_machines,
 )

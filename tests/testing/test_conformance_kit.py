@@ -16,12 +16,21 @@ from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.ordering import OrderPositions
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
+from remat.formulations.timed_intervals import TimedIntervals
 from remat.modeling import Linear, Model
 from remat.problem import Objective, Problem
 from remat.problem.scope import Scope
 from remat.runtime.solve_options import Status, StopReason
-from remat.schedule import OrderRule, validate
-from remat.testing import BACKEND_CHECKS, FORMULATION_CHECKS, PAIR_CHECKS, ConformanceError, Effort, optimum
+from remat.schedule import Machine, OrderRule, Schedule, validate
+from remat.testing import (
+    BACKEND_CHECKS,
+    FORMULATION_CHECKS,
+    MACHINE_CHECKS,
+    PAIR_CHECKS,
+    ConformanceError,
+    Effort,
+    optimum,
+)
 from remat.testing.problems import FREE, PLAIN, cases, worth_a_search
 from remat.testing.raw_models import KINDS, enumerate_model
 
@@ -250,6 +259,28 @@ PAIR_FAULTS = [
 def test_wrong_models_fail(formulation, check):
     with pytest.raises(ConformanceError):
         CHECKS["pair"][check](formulation, CpSat())
+
+
+class StaysOver(TimedIntervals):
+    """Its schedules exceed the budget."""
+
+    def decode(self, values):
+        return Schedule.reference(self.problem.graph)
+
+
+class WaitsForNothing(TimedIntervals):
+    """Its transfers take no time."""
+
+    def __init__(self, problem, options=None):
+        super().__init__(replace(problem, machine=Machine(host=problem.machine.host)), options)
+
+
+@pytest.mark.parametrize("formulation", [StaysOver, WaitsForNothing])
+def test_broken_formulations_with_transfers_fail(formulation):
+    with pytest.raises(ConformanceError, match=r"budget|claims"):
+        MACHINE_CHECKS[1](formulation, CpSat(), Effort(cases=3))
+    with pytest.raises(SkipTest, match="transfers to a host"):
+        MACHINE_CHECKS[1](Checkmate, CpSat(), Effort(cases=1))
 
 
 def test_refusals_skip_with_the_reason():
