@@ -255,10 +255,26 @@ def _kinds(costs: Mapping[str, int], primitives: list[tuple[str, str]]) -> dict[
 
 
 def _workspace(equation: Any) -> int:
-    """Return the most bytes that the body of a loop or branch holds, in addition to the op's inputs and outputs."""
+    """Return the most bytes that an op holds in addition to its inputs and outputs, such as the body of a loop."""
+    if equation.primitive.name == "conv_general_dilated":
+        return _transposed_bytes(equation) if jax.default_backend() == "cpu" else 0
     if equation.primitive.name not in ("scan", "while", "cond"):
         return 0
     return max((_peak(body) for body in jaxprs_of(equation)), default=0)
+
+
+def _transposed_bytes(equation: Any) -> int:
+    """Return the bytes of copies that XLA's convolutions for CPUs make of images and kernels not in NHWC and HWIO.
+
+    The gradient of a kernel takes its images as kernels, with the batch as channels: copies of both operands.
+    """
+    rank = len(equation.outvars[0].aval.shape)
+    image, kernel = (0, rank - 1, *range(1, rank - 1)), (rank - 1, rank - 2, *range(rank - 2))
+    orders = zip(equation.params["dimension_numbers"], (image, kernel, image), strict=True)
+    values = (*equation.invars, *equation.outvars)
+    return sum(
+        bytes_of(value.aval) for value, (given, native) in zip(values, orders, strict=True) if tuple(given) != native
+    )
 
 
 def _peak(jaxpr: Any) -> int:

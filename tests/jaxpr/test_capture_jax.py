@@ -13,7 +13,7 @@ from jaxpr_interpreter import run  # noqa: E402
 from refusals import refused  # noqa: E402
 
 from remat.errors import CaptureError  # noqa: E402
-from remat.jax import capture  # noqa: E402
+from remat.jax import capture, compiled_memory  # noqa: E402
 from remat.jax.inlining import Part  # noqa: E402
 from remat.schedule import Schedule, validate  # noqa: E402
 
@@ -365,3 +365,18 @@ def test_functions_that_cannot_be_captured():
     split = jax.shard_map(jnp.sin, mesh=jax.make_mesh((1,), ("i",)), in_specs=spec, out_specs=spec)
     with pytest.raises(CaptureError, match=r"shard_map cannot be captured: .* of one device \(.*test_"):
         capture(lambda x: split(x).sum(), f32(3))
+
+
+def test_workspaces_of_convolutions_are_those_of_the_compiler():
+    """XLA's convolutions for CPUs copy the images and cotangents from which they make the gradient of a kernel."""
+
+    def loss(kernel, x):
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jnp.sum(lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=layout) ** 2)
+
+    shapes = f32(3, 3, 16, 32), f32(8, 16, 16, 16)
+    graph = capture(loss, *shapes).graph
+    (forward, *backward) = (op.workspace for op in graph.ops if op.type == "conv_general_dilated")
+    image, kernel, cotangent = 8 * 16 * 16 * 16 * 4, 3 * 3 * 16 * 32 * 4, 8 * 8 * 8 * 32 * 4
+    assert forward == 0 and backward == [image + kernel + cotangent]
+    assert compiled_memory(jax.grad(loss), *shapes).temporary >= image + cotangent

@@ -241,7 +241,10 @@ def needs_search(problem: Problem) -> bool:
 def _solved(
     captured: Captured, problem: Problem, settings: Settings, known: Schedule | None, seconds: dict[str, float]
 ) -> Result:
-    """Search for a schedule, from the best of some known ones; add the times to `seconds`."""
+    """Search for a schedule, from the best of some known ones; add the times to `seconds`.
+
+    The search has at least half of the time limit, also if torch's partitioner took more than the other half.
+    """
     begun = time.monotonic()
     limit, start = settings.time_limit, None
     own = checkpointed_start(captured, problem)
@@ -256,7 +259,7 @@ def _solved(
     result = solve(
         problem, settings.method, settings.backend, method_options=settings.method_options, warm_start=start,
         on_progress=settings.on_progress,
-        stop=None if limit is None else max(limit - seconds.get("start", 0.0), 0.0),
+        stop=None if limit is None else max(limit - seconds.get("start", 0.0), limit / 2),
     )  # fmt: skip
     seconds["solve"] = time.monotonic() - begun
     return result
