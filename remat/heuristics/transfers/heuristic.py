@@ -42,7 +42,7 @@ LEAST_SECONDS = 1.0
 #: Share of the time for drops, and seconds between two reports of a walk.
 DROPS_SHARE, SHARE_INTERVAL = 0.15, 1.0
 #: Share of the time for the relaxation, and least parts in its solution that are recomputed or fetched, in turns.
-RELAXED_SHARE, PARTS = 0.3, (0.1, 0.25, 0.5, 0.75)
+RELAXED_SHARE, PARTS = 0.5, (0.1, 0.25, 0.5, 0.75)
 #: Factors by which the best price is varied, one after the other.
 FINER = (0.7, 1.4, 0.85, 1.2)
 
