@@ -17,7 +17,7 @@ from functools import partial
 import common
 import numpy as np
 
-from remat import layered
+from remat import ComputeGraph, layered
 from remat.schedule import Schedule, simulate, validate, with_frees
 
 
@@ -43,13 +43,13 @@ def without_host_copies() -> Callable[..., object]:
     return found
 
 
-def share_of_host_copies(run: Callable[[Callable[..., object]], object], pairs: int) -> float:
+def share_of_host_copies(graph: ComputeGraph, steps: Schedule, pairs: int) -> float:
     """Return the share of processor time in % by which the simulator is slower than without host copies."""
     least = {simulate: float("inf"), without_host_copies(): float("inf")}
     for _ in range(pairs):
         for function, before in least.items():
             begin = time.process_time()
-            run(function)
+            function(graph, steps)
             least[function] = min(before, time.process_time() - begin)
     whole, without = least.values()
     return 100 * (whole / without - 1)
@@ -67,7 +67,7 @@ def main() -> None:
         seconds = median_seconds(partial(simulate, graph, steps))
         print(f"simulate, {label}: {len(steps):,} steps in {seconds:.3f} s")
     for label, steps in (("frees implied", schedule), ("frees written out", explicit)):
-        share = share_of_host_copies(lambda function, steps=steps: function(graph, steps), given.pairs)
+        share = share_of_host_copies(graph, steps, given.pairs)
         print(f"host copies, {label}: {share:.1f} % of the simulator's processor time")
     print(f"validate, frees written out: {median_seconds(lambda: validate(graph, explicit)):.3f} s")
 

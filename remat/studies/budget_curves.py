@@ -12,6 +12,7 @@ from remat.experiments.frontier_cell import Cell
 from remat.experiments.plots import Panel
 from remat.problem import Problem
 from remat.problem.scope import Scope, covers
+from remat.schedule import Schedule
 from remat.schedule.rules import Rules
 from remat.studies.solving import problem_of
 from remat.studies.store import Result, Store
@@ -32,16 +33,18 @@ class _Curves:
     def _other_rules(self) -> Rules:
         return replace(self.problem.rules, budget=None, machine=None)
 
-    def take_still(self, other: _Curves) -> None:
-        """Take the schedules of another machine that move nothing: they take the same time on this one."""
+    def take_from(self, other: _Curves) -> None:
+        """Take the schedules for another machine, certified for this one: no search finds all of them on each."""
         if other._other_rules != self._other_rules:
             return
         for key, cells in other.cells.items():
-            still = [cell for cell in cells if cell.value is not None and cell.row.get("bytes_written") == 0]
             mine = self.cells.get(key, [])
-            for cell in still if mine else ():
-                row = {**mine[0].row, cell.objective.key: cell.value, "cost": cell.cost, "status": "feasible"}
-                mine.append(replace(mine[0], row=row))
+            problem = replace(self.problem, budget=key[1])
+            for schedule in [cell.schedule for cell in cells if mine and cell.schedule is not None]:
+                found = problem.validate(schedule)
+                if found.accepted:
+                    row = {**mine[0].row, problem.objective.key: problem.value(found), "cost": found.cost}
+                    mine.append(replace(mine[0], row={**row, "status": "feasible"}, schedule=None))
 
     def panel(self) -> Panel:
         """Return the best of all seeds at each budget; a schedule counts for all larger budgets."""
@@ -61,14 +64,16 @@ class _Curves:
                     row = {**large.row, key: small.value, "cost": small.cost, "status": "feasible"}
                     found[label, budget] = replace(large, row=row)
         methods = tuple(Contestant("auto", label=label) for label in labels)
-        frontier = Frontier(self.problem, methods, budgets, found)
+        cells = {key: replace(cell, schedule=None) for key, cell in found.items()}  # the methods' names are enough
+        frontier = Frontier(self.problem, methods, budgets, cells)
         return Panel(self.title, self.problem, budgets, frontier.lines())
 
 
 def budget_panels(results: Sequence[Result], store: Store) -> dict[str, list[Panel]]:
     """Return the panels of each instance that has three or more budgets, one for each set of other rules.
 
-    A panel has a line for each method. It is named after the rules that vary, such as ``machine=pcie4``.
+    A panel has a line for each method, and is named after the rules that vary, such as ``machine=pcie4``. Schedules for
+    one machine count on the others, too, at their time there.
     """
     found: dict[str, dict[str, _Curves]] = {}
     for each in results:
@@ -78,11 +83,12 @@ def budget_panels(results: Sequence[Result], store: Store) -> dict[str, list[Pan
         curves = found.setdefault(each.cell.instance, {})
         if title not in curves:
             curves[title] = _Curves(title, problem_of(store.graph(each.cell), each.cell.run))
-        cell = _cell(each, curves[title].problem)
+        schedule = store.schedule(each) if each.schedule else None
+        cell = _cell(each, curves[title].problem, schedule)
         curves[title].cells.setdefault((cell.method, cell.budget), []).append(cell)
     for curves in found.values():
         for one, other in permutations(curves.values(), 2):
-            one.take_still(other)
+            one.take_from(other)
     panels = {
         name: [one.panel() for one in curves.values() if not one.problem.objective.is_memory]
         for name, curves in found.items()
@@ -90,8 +96,10 @@ def budget_panels(results: Sequence[Result], store: Store) -> dict[str, list[Pan
     return {name: some for name, some in panels.items() if min((len(one.budgets) for one in some), default=0) >= FEWEST}
 
 
-def _cell(result: Result, problem: Problem) -> Cell:
+def _cell(result: Result, problem: Problem, schedule: Schedule | None) -> Cell:
     row, told = result.row, result.row.get("covers")
     complete = told is not None and covers(Scope.from_dict(told), problem)
     values = {"cost": None, "bound": None, "source": None, **row, problem.objective.key: row.get("objective")}
-    return Cell(result.cell.method, row["budget_bytes"], values, complete=complete, objective=problem.objective)
+    return Cell(
+        result.cell.method, row["budget_bytes"], values, schedule, complete=complete, objective=problem.objective
+    )  # fmt: skip
