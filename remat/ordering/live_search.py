@@ -103,20 +103,25 @@ class LiveSearch:
         exact = _Search(self.problem, self._most, forget=False).run(top, clock)
         return replace(exact, bound=max(exact.bound, found.bound))
 
-    def none_exists(self, *, deadline: Deadline | None = None) -> bool:
-        """Return True if a search with a free order, where ops cost nothing, shows that no schedule exists.
+    def any_schedule(self, *, deadline: Deadline | None = None) -> Explored:
+        """Search for a schedule at any cost, in any order: ops cost nothing.
 
-        **The order rule does not matter** for that. Any number of computes is allowed, so a schedule may start over: it
-        frees everything, and computes the next op with the ops that it depends on. If a schedule exists for some order,
-        run these parts one after the other, by the reference order.
+        **The order rule does not matter** for whether one exists. Any number of computes is allowed, so a schedule may
+        start over: it frees everything, and computes the next op with the ops that it depends on. If a schedule exists
+        for some order, run these parts one after the other, by the reference order.
+
+        Returns
+        -------
+        Explored
+            `bound` is :data:`remat.ordering.state_search.ENDLESS` if none exists, otherwise 0.
         """
         graph = self.problem.graph
         costless = replace(graph, ops=[replace(op, cost=0) for op in graph.ops])
         problem = replace(self.problem, graph=costless, budget=self.problem.budget_bytes, order=OrderRule.FREE)
-        if not LiveSearch.applies(problem):
-            return False
-        search = _Search(problem, self._most, forget=True)
-        return search.run(ENDLESS, deadline or Deadline()).bound == ENDLESS
+        found = LiveSearch(problem, memory=self._most * STATE_BYTES).run(deadline=deadline)
+        if found.schedule is None:
+            return found
+        return replace(found, schedule=Schedule.of_computes(graph, found.schedule.targets, source="live search"))
 
 
 class _Search:
@@ -135,8 +140,7 @@ class _Search:
         self._kept = sets.mask(sets.kept)
         self._touched = [read | written for read, written in zip(sets.reads, sets.writes, strict=True)]
         self._once = np.concatenate([[0], np.cumsum(sets.cost)])
-        self._after = _dependents(sets)
-        self._knapsacks = _knapsacks(sets, self._after, self._touched, fixed=self.fixed)
+        self._knapsacks = _knapsacks(sets, fixed=self.fixed)
 
     def run(self, top: int, clock: Deadline) -> Explored:
         """Search for the cheapest schedule that costs less than `top`."""
@@ -298,9 +302,9 @@ class _Knapsack(NamedTuple):
         return (self.price / self.size) @ np.clip(excess - before, 0, size)
 
 
-def _knapsacks(sets: LiveSets, after: list[int], touched: list[int], *, fixed: bool) -> list[_Knapsack]:
+def _knapsacks(sets: LiveSets, *, fixed: bool) -> list[_Knapsack]:
     """Return the knapsacks of the ops during which not all tensors fit that may have to be live."""
-    ops, size = len(sets.ops), sets.size.tolist()
+    ops, size, after = len(sets.ops), sets.size.tolist(), _dependents(sets)
     writer = {t: op for op in range(ops) for t in numbers(sets.writes[op])}
     price = {
         t: int(sets.cost[op]) / max(1, sum(size[u] > 0 for u in numbers(sets.writes[op]))) for t, op in writer.items()
@@ -308,13 +312,14 @@ def _knapsacks(sets: LiveSets, after: list[int], touched: list[int], *, fixed: b
     found = []
     for op in range(ops):
         follows = (1 << ops) - (2 << op) if fixed else after[op]
+        touched = sets.reads[op] | sets.writes[op]
         tensors = [
             t for t, by in writer.items()
-            if size[t] and not touched[op] >> t & 1 and (by < op if fixed else after[by] >> op & 1)
+            if size[t] and not touched >> t & 1 and (by < op if fixed else after[by] >> op & 1)
         ]  # fmt: skip
         tensors.sort(key=lambda t: price[t] / size[t])
         readers = [sets.readers[t] & follows for t in tensors]
-        excess = int(sets.always[op]) + sets.size_of(touched[op]) - sets.budget
+        excess = int(sets.always[op]) + sets.size_of(touched) - sets.budget
         if excess + sum(size[t] for t in tensors) > 0 and any(price[t] for t in tensors):
             first = [(mask & -mask).bit_length() - 1 if mask else ops for mask in readers]
             found.append(

@@ -45,8 +45,8 @@ from remat.solving.solve import solve
 #: States of the best-first search, at most 2 GB, and bytes of the state search.
 MOST_STATES, MEMORY = 3_000_000, 1_500_000_000
 UNLIMITED = 1 << 62
-#: Share of the time of a live search for the cheapest schedule; the rest may prove that none exists.
-COST_SHARE = 0.7
+#: Share of the time of a live search in which it seeks any schedule, or proves that none exists.
+FEASIBILITY_SHARE = 0.4
 #: Seconds to compute a bound again whose time limit is unknown.
 RERUN = 60.0
 
@@ -254,14 +254,19 @@ def _live_search(problem: Problem, call: Call, start: Schedule | None) -> Answer
     """Find the cheapest schedule, or that none exists for any order; `start` is the schedule to improve on."""
     if not LiveSearch.applies(problem):
         raise RematError(f"{problem.graph.name}: live search needs at most 128 tensors with one writer each")
-    limit = None if start is None else problem.validate(start).cost
     deadline, search = Deadline.after(call.seconds), LiveSearch(problem, memory=MEMORY)
-    found = search.run(limit, deadline=deadline.share(COST_SHARE))
     source, scope = "live search", Scope(OrderRule(problem.order), staged=False)
-    unknown = found.schedule is None and limit is None
-    if unknown and (found.bound >= ENDLESS or search.none_exists(deadline=deadline)):
+    schedules = []
+    if start is None:
+        found = search.any_schedule(deadline=deadline.share(FEASIBILITY_SHARE))
+        if found.bound >= ENDLESS:
+            return Answer(source=source, infeasible=True)
+        schedules.append(found.schedule)
+    found = search.run(None if start is None else problem.validate(start).cost, deadline=deadline)
+    if found.schedule is None and found.bound >= ENDLESS:
         return Answer(source=source, infeasible=True)
-    return Answer(() if found.schedule is None else (found.schedule,), found.bound, source, scope)
+    schedules.append(found.schedule)
+    return Answer(tuple(each for each in schedules if each is not None), found.bound, source, scope)
 
 
 def _least_peak(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
