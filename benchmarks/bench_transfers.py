@@ -13,8 +13,10 @@ op. Limits count processor time of one thread. Rows are added to the CSV file --
 
 from __future__ import annotations
 
+import argparse
 import csv
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import common
@@ -63,13 +65,12 @@ def rivals(problem: Problem, seconds: float) -> list[float | None]:
 def searched(problem: Problem, method: str, seconds: float) -> tuple[float | None, float | None]:
     """Return the overheads of a method's schedule and of the best bound."""
     found = solve(problem, method, stop=seconds, options=SolveOptions(threads=1))
-    bound = found.bound
-    if method != "auto":
-        bound = [each.value for each in stage_bounds(problem, integer=False, threads=1)][-1]
+    known = [each.value for each in stage_bounds(problem, integer=False, threads=1)] if method != "auto" else []
+    bound = known[-1] if known else found.bound
     return overhead(problem, found.schedule), None if bound is None else 100 * (bound / problem.graph.base_cost - 1)
 
 
-def rows(given: object, seen: set[tuple[str, ...]]) -> Iterator[list[str]]:
+def rows(given: argparse.Namespace, seen: set[tuple[str, ...]]) -> Iterator[list[str]]:
     """Yield the cells of each row that is not in `seen`."""
     for name in given.graphs.split(","):
         graph = with_times(TRAINING_STEPS[name](), "A100")
@@ -83,7 +84,7 @@ def rows(given: object, seen: set[tuple[str, ...]]) -> Iterator[list[str]]:
                     yield [*head, *["-"] * (len(RIVALS) * given.rivals + 4)]
                     continue
                 others = rivals(problem, given.seconds) if given.rivals else []
-                (search, bound), _, used = common.timed(lambda p=problem: searched(p, given.method, given.seconds))
+                (search, bound), _, used = common.timed(partial(searched, problem, given.method, given.seconds))
                 gap = None if search is None or bound is None else 100 * ((100 + search) / (100 + bound) - 1)
                 yield [*head, *map(text, (*others, search, bound, gap)), f"{used:.1f}"]
 
