@@ -31,6 +31,8 @@ from remat.schedule import Schedule
 LONGER = 1.5
 #: Share of the time of a programme for the solver's own branch and bound, before sums are branched on.
 SOLVER = 0.5
+#: Seconds for a programme below which the solver has all of them.
+BRANCHING = 8.0
 
 
 class StageProgrammes:
@@ -111,7 +113,8 @@ class StageProgrammes:
         if enough is not None and isinstance(found, Tightened) and not found.linear.infeasible:
             model = cheaper_than(found.full, found.linear, (enough - 1 - self.base) // self.relaxation.unit, model)
         seconds = call.deadline.remaining
-        branching = enough is not None and isinstance(found, Tightened) and len(self.events) > 1
+        several = len(self.events) > 1 and seconds >= BRANCHING
+        branching = enough is not None and isinstance(found, Tightened) and several
         raw = backend.solve(model, replace(call, deadline=call.deadline.share(SOLVER)) if branching else call)
         if raw.status is Status.INFEASIBLE:
             return None, self._none_below(enough)

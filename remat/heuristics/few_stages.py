@@ -14,13 +14,12 @@ from remat.heuristics.drops import Drops
 from remat.problem import Problem
 from remat.problem.scope import scope_within_limits
 from remat.runtime.checked_options import Options, Positive
-from remat.runtime.deadline import OverdueError, now
+from remat.runtime.deadline import OverdueError
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 
-#: Seconds after which the kernels of drops are worth loading, which takes half a second of CPU time. Most problems
-#: of some hundred ops are solved by then.
-LOADING_WORTH = 1.0
+#: Seconds left below which a run that knows no schedule solves one programme only: larger ones need a cost to undercut.
+SEVERAL = 5.0
 #: Share of the time left for a programme; the rest is for the schedules that follow.
 SHARE = 0.8
 
@@ -60,6 +59,8 @@ class FewStages(Heuristic):
         No schedule in `scope` costs less; None if no programme was solved, or the order is free.
     programmes : StageProgrammes or None
         Those of the last run; a later run on the same problem, and the stage bound, can resume them.
+    waiting : list of Schedule
+        Schedules of these programmes that drops have not improved, since their kernels were not compiled.
 
     Examples
     --------
@@ -75,13 +76,14 @@ class FewStages(Heuristic):
     name = "few-stages"
     options_type = FewStagesOptions
     programmes: StageProgrammes | None = None
+    waiting: list[Schedule]
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         self.bound = self.scope = None
         if problem.budget_bytes is None or problem.budget_bytes >= problem.reference_peak:
             return Schedule.reference(problem.graph)
         if self.programmes is None or self.programmes.problem is not problem:
-            self.programmes = StageProgrammes(problem)
+            self.programmes, self.waiting = StageProgrammes(problem), []
         programmes = self.programmes
         search = _Search(self, programmes, run)
         if run.start is not None:
@@ -103,12 +105,13 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.backend = placed(Highs(), self.call.options)
-        self.drops, self.began = Drops(), now()
+        self.drops = Drops()
         self.best = Best(self.programmes.problem, self.call)
 
     def go(self) -> None:
         """Solve programmes with more and more events."""
         programmes, options = self.programmes, self.call.options
+        self._offer([])
         while programmes.events and not self._over():
             part = self.call.deadline.share(SHARE)
             if not programmes.worth(part.remaining):
@@ -129,25 +132,27 @@ class _Search:
                 return
             schedules = programmes.schedules(values)
             self._offer(schedules)
-            if unsolved or not programmes.widen(schedules[0], self.heuristic.options.more):
+            first = self.call.start is None and self.call.deadline.remaining < SEVERAL
+            if unsolved or first or not programmes.widen(schedules[0], self.heuristic.options.more):
                 return
 
     def _over(self) -> bool:
-        cost = self.best.cost
-        return self.best.enough or self.call.deadline.expired or (cost is not None and self.programmes.value >= cost)
+        cost, gap = self.best.cost, self.call.options.relative_gap
+        near = cost is not None and cost - self.programmes.value <= gap * cost
+        return near or self.best.enough or self.call.deadline.expired
 
     def _can_drop(self) -> bool:
-        """Return True if drops are loaded; begin to load them once that is worth it."""
-        loaded = all(kernels.loaded for kernels in self.drops.kernels)
-        worth = loaded or now() - self.began >= LOADING_WORTH
-        return worth and self.drops.prepared(self.call.deadline.earlier(0.0))
+        """Return True if drops are loaded. Compiled ones load now, in half a second; others compile meanwhile."""
+        compiled = all(kernels.loaded or kernels.compiled() is not None for kernels in self.drops.kernels)
+        return self.drops.prepared(self.call.deadline if compiled else self.call.deadline.earlier(0.0))
 
     def _offer(self, schedules: list[Schedule]) -> None:
-        """Offer schedules, also brought within the budget by drops."""
+        """Offer schedules, also brought within the budget by drops, and so those that still wait for drops."""
         for schedule in schedules:
             self.best.offer(schedule)
-        for schedule in schedules:
-            if not self._over() and self._can_drop():
-                improved = self.drops.improved(self.programmes.problem, schedule, self.call.deadline)
-                if improved is not None:
-                    self.best.offer(improved)
+        waiting = self.heuristic.waiting
+        waiting += schedules
+        while waiting and not self._over() and self._can_drop():
+            improved = self.drops.improved(self.programmes.problem, waiting.pop(0), self.call.deadline)
+            if improved is not None:
+                self.best.offer(improved)
