@@ -445,7 +445,7 @@ class Certificate(Findings[Violation]):
         rows.append(
             ("steps", f"{self.steps:,}: {counted(self.computes, 'compute')}, {self.recomputations:,} of them again")
         )
-        rows += [*self.transfer_rows(), *self._time_rows()]
+        rows += [*self.transfer_rows(), *self.time_rows()]
         if self.redundant:
             rows.append(("redundant", f"{counted(self.redundant, 'compute')} of values already live"))
         if self.in_place:
@@ -467,7 +467,8 @@ class Certificate(Findings[Violation]):
             rows += [("moved", f"{out}, {back}"), ("host peak", f"{counted(moved.host_peak, 'byte')}{where}")]
         return rows
 
-    def _time_rows(self) -> list[tuple[str, str]]:
+    def time_rows(self) -> list[tuple[str, str]]:
+        """Return the line about the time with waits; none where it is not known."""
         moved = self.transfers
         if moved is None or moved.time is None:
             return []

@@ -119,6 +119,7 @@ class StepReport(ABC):
         rows = [
             ("extra cost", overhead_text(self.certificate.cost, self.certificate.base_cost)),
             *self.certificate.transfer_rows(),
+            *self.certificate.time_rows(),
         ]
         if self.costs:
             rows.append(("costs", self.costs))

@@ -133,8 +133,7 @@ def test_long_times_give_nearly_the_bound_of_short_ones():
     scale = 10**9
     ops = [replace(op, cost=op.cost * scale) for op in short.ops]
     long = replace(short, ops=ops, cost_unit="flop")
-    for rate in ("500kB/s", "100kB/s"):
-        few = stage_bound(Problem(short, 4, machine=f"rate={rate}"), integer=False).value
-        many = stage_bound(Problem(long, 4, machine=f"rate={rate},compute=1000T"), integer=False).value
-        exact = stage_bound(Problem(short, 4, machine=f"rate={rate}")).value
-        assert short.base_cost < few and (1 - 1e-5) * scale * (few - 1) <= many <= scale * exact
+    few = stage_bound(Problem(short, 4, machine="rate=500kB/s"), integer=False).value
+    many = stage_bound(Problem(long, 4, machine="rate=500kB/s,compute=1000T"), integer=False).value
+    exact = stage_bound(Problem(short, 4, machine="rate=500kB/s")).value
+    assert short.base_cost < few and (1 - 1e-5) * scale * (few - 1) <= many <= scale * exact

@@ -19,7 +19,7 @@ SHORT = {
 }  # fmt: skip
 #: Names that mean different things in different commands.
 DIFFERENT = {"memory", "order", "check", "cost", "option", "to", "output", "machine",
-             "count-constant-memory"}  # fmt: skip
+             "count-constant-memory", "device"}  # fmt: skip
 #: Commands with a time limit that lack threads, seed or quiet, since they have nothing to divide, draw or show.
 LACKING = {
     "threads": {"partition", "plan", "rewrite", "library run"}, "seed": {"bounds", "partition", "plan"},

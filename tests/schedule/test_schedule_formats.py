@@ -118,9 +118,7 @@ def is_plugin_format(source):
 def test_formats_of_plug_ins(tmp_path, monkeypatch, functions, content, fault):
     """A failing format does not disturb others, and is named if no other matches."""
     mine = SimpleNamespace(name="mine", value="somewhere:MINE", load=lambda: ScheduleFormat("mine", "", *functions))
-    monkeypatch.setattr(
-        remat.registry, "entry_points", lambda group: [mine] if group == "remat.schedule_formats" else []
-    )
+    monkeypatch.setattr(remat.registry, "_entries", lambda group: (mine,) if group == "remat.schedule_formats" else ())
     assert [*schedule_formats()][-1].name == "plain-list"
     assert words(read(tmp_path, "a\nb")) == "a b"
     with pytest.raises(FormatError, match=fault) if fault else nullcontext():
