@@ -76,8 +76,8 @@ class Program(NamedTuple):
     begin at `start`. Gap ``g`` of tensor `gap_tensor` is between the steps `gap_from` and `gap_to`. Its `gap_state` is
     one of the states below. The tensor is freed before step `gap_release` and fetched before `gap_issue`. Tensors that
     stay have `kept_tensor`, `kept_from` and `kept_to` instead, and `kept_made`, the step that computed them. Tensors in
-    `freed` are dead after the steps `freed_at`. A tensor is written after step `write_at`, -1 for none, up to the time
-    `written`.
+    `freed` are dead after the steps `freed_at`. Frees that may wait for a write are linked from `first_free` of the
+    step. A tensor is written after step `write_at`, -1 for none, up to the time `written`.
     """
 
     sequence: Int
@@ -115,6 +115,8 @@ class Program(NamedTuple):
     kept_made: Int
     freed: Int
     freed_at: Int
+    first_free: Int
+    next_free: Int
     number: Int
 
 
@@ -135,6 +137,7 @@ def evaluate(net, choices, program):
     release(net, program)
     issue(net, program)
     forget_writes(program)
+    link_frees(program)
     measure(net, program)
     measure_host(net, program)
 
@@ -424,7 +427,10 @@ def measure(net, program):
             arriving += 1
         if k == steps:
             break
-        clock += net.cost[program.sequence[k]]
+        op = program.sequence[k]
+        if net.pair_ptr[op] < net.pair_ptr[op + 1]:
+            clock = max(clock, written_sources(net, program, k, freed))
+        clock += net.cost[op]
         tensor = program.first_write[k]
         while tensor >= 0:
             if program.write_at[tensor] >= 0:
@@ -433,7 +439,42 @@ def measure(net, program):
                 if half:
                     back = out
             tensor = program.next_write[tensor]
+        i = program.first_free[k]
+        while i >= 0:
+            clock = max(clock, program.written[program.freed[i]])
+            i = program.next_free[i]
     number[TIME] = clock
+
+
+@inner
+def written_sources(net, program, k, following):
+    """Return the time at which the writes of all inputs that step `k` may overwrite have ended.
+
+    `following` is the next release. Of several inputs that exclude each other all count, which is safe.
+    """
+    op, end = program.sequence[k], np.int64(0)
+    i = program.first_free[k]
+    while i >= 0:
+        if is_source(net, op, program.freed[i]):
+            end = max(end, program.written[program.freed[i]])
+        i = program.next_free[i]
+    j = following
+    while j < program.number[RELEASES] and program.gap_release[program.released[j]] == k + 1:
+        gap = program.released[j]
+        tensor = program.gap_tensor[gap]
+        if program.gap_state[gap] == RELEASED and program.gap_from[gap] == k and is_source(net, op, tensor):
+            end = max(end, program.written[tensor])
+        j += 1
+    return end
+
+
+@inner
+def is_source(net, op, tensor):
+    """Return True if the op may write an output in place of the tensor."""
+    found = False
+    for i in range(net.pair_ptr[op], net.pair_ptr[op + 1]):
+        found = found or net.pair_source[i] == tensor
+    return found
 
 
 @inner
@@ -449,6 +490,22 @@ def forget_writes(program):
         tensor = program.gap_tensor[i]
         if program.stamp[tensor] == -2:
             program.write_at[tensor] = -1
+
+
+@inner
+def link_frees(program):
+    """Link the frees that follow a write of their tensor.
+
+    The write may still be under way: its gaps are all unused, and the tensor is freed, recomputed and fetched later.
+    """
+    number = program.number
+    for k in range(number[STEPS] + 1):
+        program.first_free[k] = -1
+    for i in range(number[FREES]):
+        k = program.freed_at[i]
+        if 0 <= program.write_at[program.freed[i]] <= k:
+            program.next_free[i] = program.first_free[k]
+            program.first_free[k] = i
 
 
 @inner

@@ -89,7 +89,8 @@ def program_room(net: TransferGraph) -> Program:
         first_gap=_room(steps), next_gap=_room(gaps), first_issue=_room(steps), next_issue=_room(gaps),
         heap=_room(gaps), released=_room(gaps),
         kept_tensor=_room(kept), kept_from=_room(kept), kept_to=_room(kept), kept_made=_room(kept),
-        freed=_room(frees), freed_at=_room(frees), number=_room(10),
+        freed=_room(frees), freed_at=_room(frees), first_free=_room(steps), next_free=_room(frees),
+        number=_room(10),
     )  # fmt: skip
 
 
