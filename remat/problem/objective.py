@@ -141,7 +141,7 @@ class Objective(str, metaclass=_Registry):
 
         No schedule may beat it.
         """
-        raise NotImplementedError
+        return graph.base_cost
 
     @property
     def other(self) -> Objective:
@@ -178,9 +178,6 @@ class _LeastCost(Objective, name="least-cost"):
     def value(self, certificate: Measured) -> int:
         return certificate.cost
 
-    def base(self, graph: ComputeGraph) -> int:
-        return graph.base_cost
-
 
 class _LeastPeak(Objective, name="least-peak"):
     about = "(of equal peaks the cheapest), which needs no budget"
@@ -215,9 +212,6 @@ class _LeastTime(Objective, name="least-time"):
             )
         return certificate.time
 
-    def base(self, graph: ComputeGraph) -> int:
-        return graph.base_cost
-
 
 class _LeastEnergy(Objective, name="least-energy"):
     about = "of computes and transfers on a machine with link-power, within the budget and its time limit"
@@ -232,9 +226,6 @@ class _LeastEnergy(Objective, name="least-energy"):
                 "a schedule has no energy if it is not valid, or on a machine without power of transfers", "no-energy"
             )
         return certificate.energy
-
-    def base(self, graph: ComputeGraph) -> int:
-        return graph.base_cost
 
 
 Objective.DEFAULT = Objective.LEAST_COST = Objective("least-cost")
