@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -110,20 +111,22 @@ class StageProgrammes:
         Return the solution, None if there is none in time, and whether the programme is decided.
         """
         model = found if isinstance(found, Model) else found.lean
-        if enough is not None and isinstance(found, Tightened) and not found.linear.infeasible:
-            model = cheaper_than(found.full, found.linear, (enough - 1 - self.base) // self.relaxation.unit, model)
+        branch = None
+        if enough is not None and isinstance(found, Tightened):
+            if not found.linear.infeasible:
+                model = cheaper_than(found.full, found.linear, (enough - 1 - self.base) // self.relaxation.unit, model)
+            if len(self.events) > 1 and call.deadline.remaining >= BRANCHING:
+                branch = partial(self._branch, found, call, enough)
         seconds = call.deadline.remaining
-        several = len(self.events) > 1 and seconds >= BRANCHING
-        branching = enough is not None and isinstance(found, Tightened) and several
-        raw = backend.solve(model, replace(call, deadline=call.deadline.share(SOLVER)) if branching else call)
+        raw = backend.solve(model, call if branch is None else replace(call, deadline=call.deadline.share(SOLVER)))
         if raw.status is Status.INFEASIBLE:
             return None, self._none_below(enough)
         if raw.bound is not None:
             self._raise(whole_units(raw.bound), enough)
         if raw.values is not None:
             return raw.values, raw.status is Status.OPTIMAL
-        if enough is not None and isinstance(found, Tightened) and branching:
-            values, decided = self._branch(found, call, enough)
+        if branch is not None:
+            values, decided = branch()
             if decided:
                 return values, True
         self.tried = seconds

@@ -99,7 +99,7 @@ class Transfers(Heuristic):
     moves: ClassVar[bool] = True
     kernels = (KERNELS, *Drops.kernels)
     last: _Last | None = None
-    """What later runs on the same problem continue."""
+    """State of the last run, from which a later run on the same problem continues."""
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
