@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import replace
 
 from remat.errors import GraphError
+from remat.graphs.devices import DEVICES
 from remat.graphs.graph import ComputeGraph
 from remat.runtime.text import nearest
 
-
-@dataclass(frozen=True)
-class Rates:
-    """Rates of a device."""
-
-    products: float
-    """FLOPs per ns of matrix products and convolutions."""
-    bandwidth: float
-    """Bytes per ns."""
-    launch: int = 5_000
-    """Least time of an op in ns: that of starting a kernel from eager PyTorch."""
-
-
-#: Dense rates of NVIDIA's data sheets, SXM, with products of 32-bit numbers rounded to TF32.
-RATES: Mapping[str, Rates] = MappingProxyType(
-    {"A100": Rates(156e3, 2039), "H100": Rates(494.5e3, 3350), "H200": Rates(494.5e3, 4800)}
-)
+#: Devices of the zoo's training steps.
+NAMES = ("A100", "H100", "H200")
 
 
 def with_times(graph: ComputeGraph, device: str) -> ComputeGraph:
     """Return a training step of the zoo with costs in ns: time of its FLOPs or its bytes, whichever is longer.
 
+    FLOPs have the rate of products of 32-bit numbers rounded to TF32. No op takes less than the launch of a kernel.
     Source: Williams, Waterman and Patterson, *Roofline* (2009).
 
     Parameters
     ----------
     device : str
-        A name in :data:`RATES`.
+        A name in :data:`NAMES`.
 
     Raises
     ------
@@ -51,9 +36,9 @@ def with_times(graph: ComputeGraph, device: str) -> ComputeGraph:
     >>> step.cost_unit, min(op.cost for op in step.ops)
     ('ns', 5000)
     """
-    if device not in RATES:
+    if device not in NAMES:
         raise GraphError(
-            f"device {device!r} is not one of {', '.join(RATES)}{nearest(device, RATES)}", "device", device
+            f"device {device!r} is not one of {', '.join(NAMES)}{nearest(device, NAMES)}", "device", device
         )
     if "flops" not in graph.meta:
         raise GraphError(
@@ -62,10 +47,11 @@ def with_times(graph: ComputeGraph, device: str) -> ComputeGraph:
             "no-flops",
             graph.name,
         )
-    rates = RATES[device]
+    at = DEVICES[device]
+    products, bandwidth = at.product_rate("fp32", tf32=True) / 1e9, at.bandwidth / 1e9
     size = {tensor.name: tensor.size for tensor in graph.tensors}
     ops = []
     for op, flops in zip(graph.ops, graph.meta["flops"], strict=True):
         moved = sum(size[name] for name in (*op.inputs, *op.outputs))
-        ops.append(replace(op, cost=max(rates.launch, round(flops / rates.products), round(moved / rates.bandwidth))))
+        ops.append(replace(op, cost=max(at.launch, round(flops / products), round(moved / bandwidth))))
     return replace(graph, ops=ops, cost_unit="ns")

@@ -10,9 +10,9 @@ from functools import cache, partial
 import torch
 
 from remat.errors import MeasurementError
+from remat.graphs.devices import THIS_MACHINE, Device
 from remat.runtime.resources import available_cpus
 from remat.torch.costs.base import CostRemark
-from remat.torch.costs.devices import THIS_MACHINE, Device
 from remat.torch.costs.measuring import Store, alone, machine_name, times
 
 #: Elements of the copied tensor: 32 MiB each way, more than most caches.

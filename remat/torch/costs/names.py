@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 
 from remat.errors import MeasurementError
+from remat.graphs.devices import DEVICES, THIS_MACHINE
 from remat.torch.costs.base import CostModel
-from remat.torch.costs.devices import DEVICES, THIS_MACHINE
 from remat.torch.costs.flops import Flops
 from remat.torch.costs.measured import Measured
 from remat.torch.costs.roofline import Roofline

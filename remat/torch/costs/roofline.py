@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from remat.errors import MeasurementError
+from remat.graphs.devices import THIS_MACHINE, Device, find_device
 from remat.torch.costs.base import CostModel
 from remat.torch.costs.calls import Call, call_of, size_in_bytes, storage_key
-from remat.torch.costs.devices import THIS_MACHINE, Device, find_device
 from remat.torch.costs.flops import NOTHING, RANDOM_NUMBERS, flops_or_elements, remark_unknown
 from remat.torch.costs.machine import this_machine
 from remat.torch.costs.products import is_product
@@ -99,7 +99,7 @@ class Roofline(CostModel):
     def figures(self) -> str:
         if self._last is None:
             return ""
-        rate, moved = self._last.product_rate(torch.float32, tf32=self.tf32), self._last.bandwidth
+        rate, moved = self._last.product_rate("fp32", tf32=self.tf32), self._last.bandwidth
         return f"{rate / 1e9:,.1f} GFLOP/s in 32 bits, {moved / 1e9:,.1f} GB/s, {self._last.launch:,} ns for each op"
 
     def costs(self, nodes: Sequence[torch.fx.Node]) -> list[int]:
@@ -112,7 +112,7 @@ class Roofline(CostModel):
         if call.free:
             return 0
         device = self._last = self._device or this_machine(device_kind(call))
-        rate = device.product_rate(_dtype(call), tf32=self.tf32) if is_product(call) else device.vector
+        rate = device.product_rate(precision(_dtype(call)), tf32=self.tf32) if is_product(call) else device.vector
         seconds = max(flops_or_elements(call) / rate, bytes_moved(call) / device.bandwidth)
         if device.random is not None and call.key in RANDOM_NUMBERS:
             seconds = max(seconds, call.outputs[0].numel() / device.random)
@@ -133,6 +133,15 @@ def device_kind(call: Call) -> str:
         f"node {call.name!r}: nothing is known of a device {', '.join(sorted(kinds - {'cpu', 'cuda'}))!r}: "
         "give the roofline a device by name"
     )
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Return the kind of numbers of a type; integers and complex numbers count as 32-bit floating point."""
+    if dtype in {torch.float64, torch.complex128}:
+        return "fp64"
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        return "fp8"
+    return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, "fp32")
 
 
 def _dtype(call: Call) -> torch.dtype:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import torch
-
 from remat.errors import MeasurementError
 
 #: Kinds of numbers with a rate of their own.
@@ -44,23 +42,16 @@ class Device:
         if unknown or not all(rate > 0 for rate in rates) or self.launch < 0:
             raise MeasurementError(f"device {self.name!r}: rates must be positive, of {', '.join(PRECISIONS)}", "rates")
 
-    def product_rate(self, dtype: torch.dtype, *, tf32: bool = False) -> float:
-        """Return operations per second of matrix products of a type; the 32-bit rate if it has no units of its own."""
-        kind = precision(dtype)
+    def product_rate(self, kind: str, *, tf32: bool = False) -> float:
+        """Return operations per second of matrix products of a kind of numbers; the 32-bit rate if it has none.
+
+        `tf32`: 32-bit products may be rounded to TF32.
+        """
         if kind == "fp32" and tf32:
             kind = "tf32"
         if kind == "fp8" and kind not in self.products:
             kind = "fp16"
         return self.products.get(kind, self.products.get("fp32", self.vector))
-
-
-def precision(dtype: torch.dtype) -> str:
-    """Return the kind of numbers of a type; integers and complex numbers count as 32-bit floating point."""
-    if dtype in {torch.float64, torch.complex128}:
-        return "fp64"
-    if dtype.is_floating_point and dtype.itemsize == 1:
-        return "fp8"
-    return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, "fp32")
 
 
 def _device(name: str, bandwidth: float, vector: float, launch: int = GPU_LAUNCH, **products: float) -> Device:
