@@ -9,6 +9,7 @@ import numpy as np
 
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound, cost_unit, lacks_memory, whole_units
+from remat.bounds.cost_sums import attained, objective_of
 from remat.bounds.flow import UNLIMITED, BoundaryNetwork
 from remat.bounds.peak_bounds import cut_at, step_memory
 from remat.modeling import Model
@@ -82,7 +83,10 @@ def joint_bound(
             infeasible = True
             break
         if result.bound is not None:
-            extra = max(extra, unit * whole_units(result.bound))
+            value = whole_units(result.bound)
+            if result.values is not None:
+                value = attained(model, value, objective_of(model, result.values))
+            extra = max(extra, unit * value)
     return Bound(
         None if infeasible else base + extra,
         "the joint bound",

@@ -12,6 +12,7 @@ import numpy as np
 from remat.backends.base import Backend
 from remat.backends.highs import Highs
 from remat.bounds.base import whole_units
+from remat.bounds.cost_sums import attained, objective_of
 from remat.bounds.path_cuts import Tightened, tightened
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
@@ -100,7 +101,7 @@ class StageProgrammes:
         found = tightened(self.relaxation, model, call, cost)
         self.infeasible |= found.linear.infeasible
         if found.linear.bound is not None:  # rounding errors are subtracted from it already
-            self._raise(math.ceil(found.linear.bound), None)
+            self._raise(model, math.ceil(found.linear.bound), None)
         return found
 
     def solve(
@@ -122,7 +123,7 @@ class StageProgrammes:
         if raw.status is Status.INFEASIBLE:
             return None, self._none_below(enough)
         if raw.bound is not None:
-            self._raise(whole_units(raw.bound), enough)
+            self._raise(model, whole_units(raw.bound), enough, raw.values)
         if raw.values is not None:
             return raw.values, raw.status is Status.OPTIMAL
         if branch is not None:
@@ -140,7 +141,7 @@ class StageProgrammes:
         if outcome.bound > most:
             return None, self._none_below(enough)
         if math.isfinite(outcome.bound):
-            self._raise(math.ceil(outcome.bound), enough)
+            self._raise(found.lean, math.ceil(outcome.bound), enough, outcome.values)
         return outcome.values, outcome.values is not None
 
     def _none_below(self, enough: int | None) -> bool:
@@ -151,7 +152,12 @@ class StageProgrammes:
             self.value, self.solved = max(self.value, enough), True
         return True
 
-    def _raise(self, extra: int, enough: int | None) -> None:
+    def _raise(self, model: Model, extra: int, enough: int | None, values: Float | None = None) -> None:
+        """Raise :attr:`value` by a bound on the objective of a model, for which a solution may be known."""
+        if values is not None:
+            extra = attained(model, extra, objective_of(model, values))
+        if enough is not None:
+            extra = attained(model, extra, -((self.base - enough) // self.relaxation.unit))
         cost = self.base + self.relaxation.unit * max(0, extra)
         self.value, self.solved = max(self.value, cost if enough is None else min(cost, enough)), True
 
