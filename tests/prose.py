@@ -15,6 +15,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +38,8 @@ BANNED = {
     r"for the rest": "otherwise",
 }
 PATTERN = re.compile("|".join(rf"\b(?P<w{k}>{word})\b" for k, word in enumerate(BANNED)), re.IGNORECASE)
+#: The same words, whatever precedes or follows them: a file without them is not cut into tokens.
+WORDS = re.compile(re.sub(r"\(\?<?[=!][^)]*\)", "", PATTERN.pattern), re.IGNORECASE)
 #: First words that summaries must not have.
 SUMMARY = re.compile(r"(What|Whether|How often|Who|Return whether) ")
 #: Most words of a sentence, by the suffix of the file; a semicolon or colon ends one, too.
@@ -64,16 +67,22 @@ def faults(path: Path) -> Iterator[tuple[int, str]]:
                 yield line, f"name of a test: {name}"
 
 
-def definitions(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield line, name and docstring of a module and of its classes and functions; empty if there is none."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+@cache
+def definitions(path: Path) -> list[tuple[int, str, str]]:
+    """Return line, name and docstring of a module and of its classes and functions; empty if there is none."""
+    found = []
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield getattr(node, "lineno", 1), getattr(node, "name", ""), ast.get_docstring(node) or ""
+            found.append((getattr(node, "lineno", 1), getattr(node, "name", ""), ast.get_docstring(node) or ""))
+        nodes += (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr | ast.expr_context))
+    return found
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yield comments and strings of a module with their lines."""
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
+    text = path.read_text(encoding="utf-8")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline) if WORDS.search(text) else ():
         if token.type in (tokenize.COMMENT, tokenize.STRING) or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
             yield token.start[0], token.string
 

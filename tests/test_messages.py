@@ -16,10 +16,11 @@ def kinds_in_source() -> set[str]:
     """Return the kinds in calls ``SomeError(message, kind, ...)`` of the package."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if "Error(" in source else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 given = node.args[1:2] + [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
-                area = AREAS.get(ast.unparse(node.func))
+                area = AREAS.get(node.func.id)
                 found |= {f"{area}.{kind.value}" for kind in given if area and isinstance(kind, ast.Constant)}
     return found
 

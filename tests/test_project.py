@@ -42,9 +42,17 @@ parse = cache(ast.parse)
 
 
 @cache
-def nodes(source: str) -> tuple[ast.AST, ...]:
-    """Return all nodes of a module."""
-    return tuple(ast.walk(parse(source)))
+def imports(source: str, *, everywhere: bool) -> list[ast.Import | ast.ImportFrom]:
+    """Return the statements that import something at load time, or anywhere."""
+    found: list[ast.Import | ast.ImportFrom] = []
+    waiting: list[ast.AST] = [parse(source)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
+        elif everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+    return found
 
 
 def imported_names(source: str, module: str) -> set[str]:
@@ -53,7 +61,7 @@ def imported_names(source: str, module: str) -> set[str]:
     `module` is its dotted name (a package's own name for an ``__init__``, with a trailing dot).
     """
     names: set[str] = set()
-    for node in nodes(source):
+    for node in imports(source, everywhere=True):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -158,15 +166,11 @@ FRAMEWORKS = {
 def loaded_packages(source: str, *, everywhere: bool) -> set[str]:
     """Return the top-level packages that `source` imports at load time, or anywhere."""
     found: set[str] = set()
-    waiting: list[ast.AST] = [parse(source)]
-    while waiting:
-        node = waiting.pop()
+    for node in imports(source, everywhere=everywhere):
         if isinstance(node, ast.Import):
             found.update(alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
+        elif not node.level:
             found.add((node.module or "").split(".")[0])
-        if everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            waiting.extend(ast.iter_child_nodes(node))
     return found
 
 
@@ -263,7 +267,7 @@ def faults(source: str) -> list[str]:
     """Return what a module must not have or lacks, with lines."""
     found = [] if ast.get_docstring(parse(source)) else ["no docstring"]
     runs_programs = "subprocess" in loaded_packages(source, everywhere=True)
-    for node in nodes(source):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             origin = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             names = {alias.name for alias in node.names}
@@ -385,7 +389,7 @@ def test_modelling_layer_names_no_solver() -> None:
     named = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
     for path in (PACKAGE / "modeling").rglob("*"):
         if path.suffix == ".py":
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            tree = parse(path.read_text(encoding="utf-8"))
             words = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
             words += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
             assert not [word for word in [*words, path.stem] if named.fullmatch(word)], path

@@ -52,7 +52,7 @@ def test_published_peaks_of_a_darts_cell():
     assert counted_least_peak(builder.build()) == 5
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(graphs())
 def test_peak_bound_and_edges_agree_with_plain_python(graph):
     assert graph.reference_peak == max(naive(graph, [("compute", name) for name in graph.order]).memory)
@@ -68,7 +68,7 @@ def test_peak_bound_and_edges_agree_with_plain_python(graph):
     assert graph.num_edges == len(pairs)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_digests_and_copies(graph, rng):
     other = ComputeGraph(

@@ -197,19 +197,17 @@ def test_choices_of_a_schedule_give_its_program_again() -> None:
     assert state.schedule("everything moved") == schedule
 
 
-@pytest.mark.parametrize("time", [1, 9])
-def test_rounded_solution_with_all_events_is_a_schedule_of_least_time(time: int) -> None:
-    """On a chain whose least time moves (short transfers) or recomputes (long ones)."""
+@pytest.mark.parametrize(("time", "least"), [(1, 12), (9, 15)])
+def test_rounded_solution_with_all_events_is_a_schedule_of_least_time(time: int, least: int) -> None:
+    """On a chain whose least time, by exhaustive search, moves (short transfers) or recomputes (long ones)."""
     machine = Machine(10**6 // time, 10**6 // time)
     problem = Problem(in_us(unit_chain(4)), 3, machine=machine)
     relaxation = TransferRelaxation(problem, range(len(problem.graph.ops)))
     values = Highs().solve(relaxation.build(), ONE).values
     assert values is not None
-    best = least_time(problem.graph, 3, machine)
-    assert best is not None
     state = State(problem)
     state.take(*rounded(relaxation, values, 0.5))
-    assert state.evaluate() == (0, best.time)
+    assert state.evaluate() == (0, least)
 
 
 def test_later_run_on_a_problem_continues_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,11 @@ def check(graph, budgets, seconds, method="auto"):
     assert least.peak < frontier[0].peak or least.cost <= frontier[0].cost
 
 
-@pytest.mark.parametrize("graph", [gpt(layers=4), resnet_ops(8, (64, 64, 3), depth=50)], ids=["gpt", "resnet"])
+@pytest.mark.parametrize(
+    "graph",
+    [gpt(layers=4), pytest.param(resnet_ops(8, (64, 64, 3), depth=50), marks=pytest.mark.slow)],
+    ids=["gpt", "resnet"],
+)
 def test_at_least_as_good_as_blocks(graph):
     check(graph, 2, 20)
 

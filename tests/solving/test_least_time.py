@@ -158,6 +158,7 @@ def test_start_that_moves_tensors_is_kept():
         Incumbents(problem.one_memory).add(start, "greedy")
 
 
+@pytest.mark.slow
 def test_default_method_recomputes_before_it_moves_more():
     """Long transfers: recomputations are the best schedule, which every later search keeps."""
     problem = Problem(chain(13), 6, machine=Machine(10**5, 10**5))
@@ -188,7 +189,7 @@ def test_recomputation_alone_is_searched_until_none_is_faster():
         assert alone.over
         return session
 
-    known = searched(first_steps(chain(4), 3, machine))
+    known = searched(solve(problem, "transfers", stop=TargetCost(12)).schedule)
     assert (known.value, [step.name for step in known.steps]) == (12, ["bounds in one memory"])
     assert known.notes == ["no schedule that only recomputes takes less than 12 (overhead 33.33 %)"]
     found = searched()
