@@ -100,7 +100,7 @@ def add_domain(rng, model, variables):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [12, pytest.param(20, marks=pytest.mark.slow)])
 def test_solutions_match_the_records(kind, count):
     seeds = range(min(count, 8 if kind in {"linear", "clauses"} else 20))
     assert sum(assert_equivalent(random_model(kind, seed)) > 0 for seed in seeds) >= 2
