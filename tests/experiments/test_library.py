@@ -10,7 +10,9 @@ from refusals import check_text, refused
 from shell import shell
 
 from remat import Problem, Schedule, solve
+from remat.bounds import best_bound
 from remat.errors import FormatError, GraphError, ProblemError
+from remat.experiments.library import runs
 from remat.experiments.library.instances import FAMILIES, Instance, LibraryProblem, instance, instances, problems
 from remat.experiments.library.ledger import RECORDS, Class, Ledger, check_strays, facts
 from remat.experiments.library.pages import page, picture
@@ -245,6 +247,17 @@ def test_runs_add_what_they_prove(ledger: Ledger, method: str) -> None:
     attempt(LibraryProblem(CHAIN, "fixed", 50), ledger, Call("least-peak", 60.0))
     assert standing(ledger, "fixed", 50).best.peak == 3
     assert ledger.check() == len(ledger.records)
+
+
+def test_bounds_need_not_exceed_the_best_known_cost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.offer(steps(ledger.graph, CHEAP), BY)
+    known: list[int | None] = []
+    monkeypatch.setattr(
+        runs, "best_bound", lambda *_, enough, **options: known.append(enough) or best_bound(*_, **options)
+    )
+    attempt(LibraryProblem(CHAIN, "fixed", 90), ledger, Call("bounds", 60.0))
+    assert rerun(standing(ledger, "fixed", 90), ledger).reached
+    assert known == [10, 10]
 
 
 def test_rerun_reports_bounds_it_does_not_reach(ledger: Ledger) -> None:

@@ -111,10 +111,7 @@ def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements
     if problem.kind == "arena":
         return _place(problem, ledger, call)
     stated = _stated(problem, ledger)
-    known = ledger.standing(problem).best
-    start = (
-        to_schedule(ledger.graph, known, str(ledger.path)) if call.warm and isinstance(known, ScheduleRecord) else None
-    )
+    start = _start(ledger.standing(problem), ledger, call)
     began = _processor_seconds()
     answer = OWN.get(call.method, _solve)(stated, call, start)
     seconds = round(_processor_seconds() - began, 2)
@@ -130,6 +127,13 @@ def attempt(problem: LibraryProblem, ledger: Ledger, call: Call) -> Improvements
         )  # fmt: skip
         raised = ledger.add(record)
     return Improvements(list(better.values()), raised, seconds)
+
+
+def _start(standing: Standing, ledger: Ledger, call: Call) -> Schedule | None:
+    """Return the best known schedule for a warm run, and for bounds, which are easier below a known cost."""
+    wanted = call.warm or call.method == "bounds"
+    known = standing.best
+    return to_schedule(ledger.graph, known, str(ledger.path)) if wanted and isinstance(known, ScheduleRecord) else None
 
 
 def _stated(problem: LibraryProblem, ledger: Ledger) -> Problem:
@@ -194,7 +198,7 @@ def rerun(standing: Standing, ledger: Ledger) -> Repetition:
     if kind == "arena":
         value = _allocated(ledger, call).bound
         return Repetition(value, record.value, value >= (record.value or 0))
-    answer = OWN.get(call.method, _solve)(_stated(problem, ledger), call, None)
+    answer = OWN.get(call.method, _solve)(_stated(problem, ledger), call, _start(standing, ledger, call))
     enough = answer.infeasible or (
         record.value is not None and answer.bound is not None and answer.bound >= record.value
     )
@@ -225,9 +229,10 @@ def _processor_seconds() -> float:
     return sum(each.user + each.system + each.children_user + each.children_system for each in times)
 
 
-def _bound(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
-    """Find the best of all bounds on cost."""
-    bound = best_bound(problem, call.seconds, threads=call.threads)
+def _bound(problem: Problem, call: Call, start: Schedule | None) -> Answer:
+    """Find the best of all bounds on cost; `start` is a schedule whose cost they need not exceed."""
+    enough = None if start is None else problem.validate(start).cost
+    bound = best_bound(problem, call.seconds, threads=call.threads, enough=enough)
     return Answer(bound=bound.value, source=bound.kind, scope=bound.scope, infeasible=bound.infeasible)
 
 
