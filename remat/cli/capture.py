@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,7 +106,6 @@ def made(factory: str) -> tuple[Any, Any, Any]:
     Raise CaptureError if the factory does not exist, fails, or returns something else.
     """
     from remat.registry import attempt
-    from remat.torch import fake_tensors
 
     path, _, name = factory.partition(":")
     if path.endswith(".py"):
@@ -118,9 +119,18 @@ def made(factory: str) -> tuple[Any, Any, Any]:
     call = attempt(EntryPoint(factory, factory, "").load, f"{factory!r} cannot be loaded")
     if not callable(call):
         raise CaptureError(f"{factory!r} is not a function; name one that returns (module, args)")
-    with fake_tensors():
+    with _without_memory():
         found = attempt(call, f"{factory!r} fails")
     if not isinstance(found, tuple) or len(found) not in {2, 3} or not isinstance(found[1], tuple | list):
         raise CaptureError(f"{factory!r} must return (module, args) or (module, args, kwargs), args a tuple")
     module, args, kwargs = (*found, {})[:3]
     return module, tuple(args), kwargs
+
+
+def _without_memory() -> AbstractContextManager[Any]:
+    """Return the context in which a factory makes fake tensors; a loss of JAX needs no PyTorch."""
+    if find_spec("torch") is None:
+        return nullcontext()
+    from remat.torch import fake_tensors
+
+    return fake_tensors()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from remat.cli.screen import say_sentence
 from remat.cli.terminal import NO, OK
 from remat.errors import ProblemError
 from remat.io.files import check_outputs
+from remat.runtime.text import json_text
 
 if TYPE_CHECKING:
     from remat.experiments.framework_plans import FrameworkPlan
@@ -33,7 +34,8 @@ def command(
         str,
         typer.Argument(
             metavar="MODEL", autocompletion=complete_graph,
-            help="Graph file with module paths, name of a zoo graph, or MODULE:FACTORY as for remat capture.",
+            help="Graph file with module paths, name of a zoo graph, or MODULE:FACTORY as for remat capture. With "
+            "--for jax, a factory may return a loss of JAX instead of a module.",
         ),
     ],
     *,
@@ -62,16 +64,20 @@ def command(
     """
     from remat.experiments.framework_plans import framework_plan
     from remat.problem import Problem
+    from remat.problem.budget import parse_budget
 
     check_outputs((output, SUFFIXES), inputs=(model,))
-    problem = Problem(_graph(model), budget)
+    parse_budget(budget, 0)  # refuse it before a capture that takes long
+    step = _step(model)
+    if framework == "jax" and step is not None and not hasattr(step[0], "named_modules"):
+        _plan_function(step, budget, time_limit, output, as_json)
+        return
+    problem = Problem(load_graph(model) if step is None else _captured(step), budget)
     plan = framework_plan(problem, framework, time_limit=time_limit)
     outputs = Outputs()
     chosen = plan.chosen
     if output is not None:
         if output.suffix.lower() == ".json":
-            from remat.runtime.text import json_text
-
             outputs.save_text(output, json_text(plan.as_dict()))
         elif chosen is None:
             raise ProblemError(_none(plan))
@@ -84,16 +90,54 @@ def command(
     outputs.leave(OK if chosen is not None else NO)
 
 
-def _graph(model: str) -> ComputeGraph:
-    if ":" in model and not Path(model).exists():
-        from remat.cli.capture import made
-        from remat.torch import capture
-        from remat.torch.versions import check_version
+def _step(model: str) -> tuple[Any, Any, Any] | None:
+    """Return module or function with its arguments, if MODEL is the factory of a training step."""
+    if ":" not in model or Path(model).exists():
+        return None
+    from remat.cli.capture import made
 
-        check_version()
-        module, args, kwargs = made(model)
-        return capture(module, args, kwargs).graph
-    return load_graph(model)
+    return made(model)
+
+
+def _captured(step: tuple[Any, Any, Any]) -> ComputeGraph:
+    from remat.torch import capture
+    from remat.torch.versions import check_version
+
+    check_version()
+    module, args, kwargs = step
+    return capture(module, args, kwargs).graph
+
+
+def _plan_function(
+    step: tuple[Any, Any, Any], budget: str, time_limit: float, output: Path | None, as_json: bool
+) -> None:
+    """Print the names that a loss of JAX saves, by :func:`remat.jax.best_policy`."""
+    from remat.jax import best_policy
+
+    function, args, kwargs = step
+    try:
+        policy = best_policy(function, args, budget, kwargs=kwargs, time_limit=time_limit)
+    except ProblemError as error:
+        if error.kind != "problem.jax-names":
+            raise
+        say_sentence(str(error))
+        raise typer.Exit(NO) from None
+    code = f"policy = jax.checkpoint_policies.{policy!r}"
+    report = policy.report
+    found = {
+        "framework": "jax", "graph": report.name, "budget": report.budget, "reference_peak": report.reference_peak,
+        "peak": report.predicted_peak, "overhead": report.overhead, "gap": report.gap, "saved": list(report.saved),
+        "recomputed": list(report.recomputed), "code": code,
+    }  # fmt: skip
+    outputs = Outputs()
+    if output is not None:
+        is_json = output.suffix.lower() == ".json"
+        outputs.save_text(output, json_text(found) if is_json else f"{code}\n")
+    if as_json:
+        print_json(found)
+    else:
+        print(f"{report}\n\n{code}")
+    outputs.leave(OK)
 
 
 def _none(plan: FrameworkPlan) -> str:
@@ -108,6 +152,7 @@ def _none(plan: FrameworkPlan) -> str:
 
 def _print(plan: FrameworkPlan, every: bool) -> None:
     from remat.cli.console import NUMBER, TEXT, console, print_columns
+    from remat.runtime.solve_options import Status
 
     reference, chosen = plan.problem.reference_peak, plan.chosen
     rows = [
@@ -123,13 +168,14 @@ def _print(plan: FrameworkPlan, every: bool) -> None:
     print_columns(console(), title, columns, rows)
     if len(rows) < len(plan.settings):
         say_sentence(f"{len(plan.settings) - len(rows)} more settings: --all")
-    best = (
-        ""
-        if plan.best.overhead is None
-        else f"best schedule without the limits of {plan.framework}: +{plan.best.overhead:.2f} %"
-    )
-    bound = "" if plan.bound_overhead is None else f"bound for every schedule: +{plan.bound_overhead:.2f} %"
-    say_sentence("; ".join(filter(None, (best, bound))))
+    facts = []
+    if plan.best.overhead is not None:
+        facts.append(f"best schedule without the limits of {plan.framework}: +{plan.best.overhead:.2f} %")
+    if plan.best.status is Status.INFEASIBLE:
+        facts.append("no schedule keeps the budget")
+    elif plan.bound_overhead is not None:
+        facts.append(f"bound for every schedule: +{plan.bound_overhead:.2f} %")
+    say_sentence("; ".join(facts))
     say_sentence(f"options as in {plan.source}")
     if chosen is None:
         say_sentence(_none(plan))

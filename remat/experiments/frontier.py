@@ -297,7 +297,8 @@ class _FrontierRun(RunnerLoop[_Job, Run]):
             except Exception as error:
                 raise _lost(method, error) from None
         total, future = len(self.so_far.methods) * len(self.problems), Future[Run]()
-        line = f"[{len(self.so_far.cells) + 1}/{total}] {method.label} at {problem.budget}"
+        budget = f"{problem.budget:,} bytes" if isinstance(problem.budget, int) else problem.budget
+        line = f"[{len(self.so_far.cells) + 1}/{total}] {method.label} at {budget}"
         with self.watch(line) as on_progress:
             future.set_result(run_method(method, problem, self.limits, on_progress, job.start))
         return future

@@ -74,6 +74,7 @@ def divide(problem: Problem, parts: Sequence[Part], deadline: Deadline, threads:
     """Return the cheapest choice within the budget; None if there is none, or none was found before the deadline.
 
     Each part runs its forward and its backward once, at their places in the reference order. All other ops run once.
+    If the deadline passes before the model has a solution, the options of the same number are tried for all parts.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ def divide(problem: Problem, parts: Sequence[Part], deadline: Deadline, threads:
         if number == 0 and least is not None:
             bound = least
         if options is None:
-            return None
+            return places.alike(bound) if deadline.expired else None
         schedule = places.schedule(options)
         certificate = problem.validate(schedule)
         if certificate.accepted:
@@ -176,6 +177,17 @@ class _Places:
                 ops = option.forward if which == 0 else option.backward
                 computes += [] if ops is None else ops.tolist()
         return Schedule.of_computes(self.problem.graph, computes, source="an option for each block")
+
+    def alike(self, bound: int | None) -> Division | None:
+        """Return the cheapest choice within the budget in which options have the same number; None if none fits."""
+        found: list[Division] = []
+        for number in range(max((len(part.options) for part in self.parts), default=0)):
+            options = tuple(min(number, len(part.options) - 1) for part in self.parts)
+            schedule = self.schedule(options)
+            certificate = self.problem.validate(schedule)
+            if certificate.accepted:
+                found.append(Division(options, schedule, certificate, bound))
+        return min(found, key=lambda each: each.certificate.cost or 0, default=None)
 
     @cached_property
     def memories(self) -> list[list[_Memory]]:

@@ -256,8 +256,8 @@ def _kinds(costs: Mapping[str, int], primitives: list[tuple[str, str]]) -> dict[
 
 def _workspace(equation: Any) -> int:
     """Return the most bytes that an op holds in addition to its inputs and outputs, such as the body of a loop."""
-    if equation.primitive.name == "conv_general_dilated":
-        return _transposed_bytes(equation) if jax.default_backend() == "cpu" else 0
+    if equation.primitive.name in CPU_WORKSPACES:
+        return CPU_WORKSPACES[equation.primitive.name](equation) if jax.default_backend() == "cpu" else 0
     if equation.primitive.name not in ("scan", "while", "cond"):
         return 0
     return max((_peak(body) for body in jaxprs_of(equation)), default=0)
@@ -275,6 +275,21 @@ def _transposed_bytes(equation: Any) -> int:
     return sum(
         bytes_of(value.aval) for value, (given, native) in zip(values, orders, strict=True) if tuple(given) != native
     )
+
+
+def _positions_bytes(equation: Any) -> int:
+    """Return the bytes by which XLA for CPUs finds the maxima of a pooling, to scatter a gradient to them.
+
+    The coordinates of each element of the operand, as 32-bit numbers; the largest elements with theirs; and a copy of
+    the gradient.
+    """
+    gradient, operand = (each.aval for each in equation.invars)
+    coordinates = 4 * len(operand.shape)
+    return coordinates * (operand.size + gradient.size) + 2 * bytes_of(gradient)
+
+
+#: Workspaces of primitives in XLA for CPUs.
+CPU_WORKSPACES = {"conv_general_dilated": _transposed_bytes, "select_and_scatter_add": _positions_bytes}
 
 
 def _peak(jaxpr: Any) -> int:

@@ -15,6 +15,10 @@ from remat.jax.segments import Segment, segments
 from remat.jax.step import Step, tensors_of
 from remat.schedule import Schedule
 
+#: Ops that XLA for CPUs rewrites into parts that do not need all of their inputs. Without a gate it runs those parts as
+#: soon as it can, and holds what they write: the positions of the maxima of a pooling, from the forward pass on.
+APART = frozenset({"select_and_scatter_add"})
+
 
 class Program:
     """The two passes of a step, as functions of flat arrays that JAX can trace.
@@ -33,7 +37,8 @@ class Program:
         cut = next((place for place, op in enumerate(computes) if graph.ops[op].name in late), len(computes))
         results, count = step.results(), step.output.num_leaves
         self._early, self._gradients = results[:count], results[count:]
-        parts = segments(graph, computes, tensors_of(read for read, _ in results), cut)
+        apart = {number for number, op in enumerate(graph.ops) if op.type in APART}
+        parts = segments(graph, computes, tensors_of(read for read, _ in results), cut, apart)
         self._forward, self._backward = parts
         self.saved = _read_before_written(graph, self._backward, tensors_of(read for read, _ in self._gradients))
 
@@ -53,11 +58,11 @@ class Program:
 
 
 def _run(running: Running, parts: Sequence[Segment], before: Any) -> None:
-    """Run segments in turn; recomputations start only after the first computes before them."""
+    """Run segments in turn; gated ones start only after the computes before them."""
     graph, fresh = running.captured.graph, list[str]()
     for segment in parts:
-        if segment.again:
-            before = _recompute(running, segment, fresh, before)
+        if segment.gated:
+            before = _run_gated(running, segment, fresh, before)
         else:
             for op in segment.ops:
                 running.compute(op)
@@ -66,8 +71,8 @@ def _run(running: Running, parts: Sequence[Segment], before: Any) -> None:
         running.held = {name: value for name, value in running.held.items() if name in segment.live}
 
 
-def _recompute(running: Running, segment: Segment, fresh: Sequence[str], before: Any) -> Any:
-    """Run recomputations after the values of `fresh`, which no op has read yet; return a token of the results."""
+def _run_gated(running: Running, segment: Segment, fresh: Sequence[str], before: Any) -> Any:
+    """Run a segment after the values of `fresh`, which no op has read yet; return a token of the results."""
     captured = running.captured
     names, outputs = segment.inputs(captured.graph), segment.outputs(captured.graph)
     read = (base_of(read) for op in segment.ops for read in captured.keys[op][2])

@@ -1,8 +1,8 @@
-"""Segments of a schedule: runs of first computes and runs of recomputations, with the values between them."""
+"""Segments of a schedule: runs of first computes and runs of gated computes, with the values between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from remat.graphs import ComputeGraph
@@ -10,20 +10,20 @@ from remat.graphs import ComputeGraph
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive computes that are all first computes, or all recomputations.
+    """Consecutive computes that are all gated, or none of them.
 
     Attributes
     ----------
     ops : tuple of int
         Positions in the graph, in order.
-    again : bool
-        True for recomputations.
+    gated : bool
+        True for recomputations, and for ops that always run behind a gate (:mod:`remat.jax.gates`).
     live : frozenset of str
         Tensors that steps after the segment read, or that are results.
     """
 
     ops: tuple[int, ...]
-    again: bool
+    gated: bool
     live: frozenset[str]
 
     def outputs(self, graph: ComputeGraph) -> tuple[str, ...]:
@@ -41,7 +41,9 @@ class Segment:
         return tuple(read)
 
 
-def segments(graph: ComputeGraph, computes: Sequence[int], results: Iterable[str], cut: int) -> list[list[Segment]]:
+def segments(
+    graph: ComputeGraph, computes: Sequence[int], results: Iterable[str], cut: int, apart: Collection[int] = ()
+) -> list[list[Segment]]:
     """Return the segments of the steps before `cut`, and of those from it.
 
     Computes whose outputs no step reads are left out.
@@ -54,26 +56,28 @@ def segments(graph: ComputeGraph, computes: Sequence[int], results: Iterable[str
         Tensors that are live at the end.
     cut : int
         Step of the schedule.
+    apart : collection of int
+        Ops whose first compute is gated, too.
     """
     live = set(results)
     steps: list[tuple[int, bool, frozenset[str]]] = []
     seen: set[int] = set()
-    again = []
+    gated = []
     for number in computes:
-        again.append(number in seen)
+        gated.append(number in seen or number in apart)
         seen.add(number)
     for place in range(len(computes) - 1, -1, -1):
         op = graph.ops[computes[place]]
         if live.isdisjoint(op.outputs):
             continue
-        steps.append((place, again[place], frozenset(live)))
+        steps.append((place, gated[place], frozenset(live)))
         live.difference_update(op.outputs)
         live.update(op.inputs)
     parts: list[list[Segment]] = [[], []]
-    for place, repeated, after in reversed(steps):
+    for place, behind, after in reversed(steps):
         part, number = parts[place >= cut], computes[place]
-        if part and part[-1].again == repeated:
-            part[-1] = Segment((*part[-1].ops, number), repeated, after)
+        if part and part[-1].gated == behind:
+            part[-1] = Segment((*part[-1].ops, number), behind, after)
         else:
-            part.append(Segment((number,), repeated, after))
+            part.append(Segment((number,), behind, after))
     return parts

@@ -92,4 +92,43 @@ def test_plans_are_written_as_text_to_paste_and_json(tmp_path: Path, capsys: pyt
     found = json.loads(capsys.readouterr().out)
     assert found["framework"] == "jax" and found["code"].startswith("#")
     assert main(["plan", str(graph), "-b", "1%", "-t", "1"]) == 1
-    assert "no setting of hf keeps" in capsys.readouterr().out
+    refusal = capsys.readouterr().out
+    assert "no setting of hf keeps" in refusal and "no schedule keeps the budget" in refusal
+
+
+FACTORY = """
+import jax
+from jax import numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+
+@jax.checkpoint
+def block(x, w):
+    return x + checkpoint_name(jnp.tanh(checkpoint_name(x @ w, "hidden")), "activation") * 2
+
+
+def loss(layers, x):
+    for w in layers:
+        x = block(x, w)
+    return jnp.mean(jnp.cos(x))
+
+
+def step():
+    return loss, ([jnp.eye(32) / 2] * 4, jnp.ones((256, 32)))
+"""
+
+
+def test_names_of_a_loss_of_jax(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A factory may return a loss of JAX; the budget is read before it is captured."""
+    pytest.importorskip("jax")
+    monkeypatch.chdir(tmp_path)
+    Path("names_of_jax.py").write_text(FACTORY)
+    assert main(["plan", "names_of_jax.py:step", "--for", "jax", "-b", "100%", "-t", "1", "-o", "policy.py"]) == 0
+    policy = "policy = jax.checkpoint_policies.save_only_these_names('hidden')"
+    assert policy in capsys.readouterr().out and Path("policy.py").read_text() == f"{policy}\n"
+    assert main(["plan", "names_of_jax.py:step", "--for", "jax", "-b", "1%", "-t", "1"]) == 1
+    assert "the least peak is" in capsys.readouterr().out
+    assert main(["plan", "missing.py:step", "-b", "half"]) == 2
+    assert "budget 'half' is not" in capsys.readouterr().err

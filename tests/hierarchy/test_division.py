@@ -17,7 +17,10 @@ from remat.runtime.deadline import Deadline
 
 @pytest.mark.parametrize(("length", "size", "tied"), [(10, 3, False), (10, 3, True), (9, 4, False)])
 def test_cheapest_choice_is_that_of_all_choices(length: int, size: int, tied: bool) -> None:
-    """Cost, bound and least peak, for every budget; parts with one tie get the same option."""
+    """Cost, bound and least peak, for every budget; parts with one tie get the same option.
+
+    Without time, the options of one number that fit are found.
+    """
     graph = unit_chain(length)
     parts = []
     for begin in range(0, length - size + 1, size):
@@ -39,3 +42,8 @@ def test_cheapest_choice_is_that_of_all_choices(length: int, size: int, tied: bo
         best = min(each.cost for each in seen if each.peak <= budget)
         found = divide(Problem(graph, budget), parts, Deadline.after(20))
         assert found is not None and (found.certificate.cost, found.bound) == (best, best)
+        alike = [
+            each.cost for choice, each in zip(choices, seen, strict=True) if len({*choice}) == 1 and each.peak <= budget
+        ]
+        late = divide(Problem(graph, budget), parts, Deadline.after(0))
+        assert (late.certificate.cost if late else None) == min(alike, default=None)

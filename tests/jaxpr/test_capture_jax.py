@@ -380,3 +380,16 @@ def test_workspaces_of_convolutions_are_those_of_the_compiler():
     image, kernel, cotangent = 8 * 16 * 16 * 16 * 4, 3 * 3 * 16 * 32 * 4, 8 * 8 * 8 * 32 * 4
     assert forward == 0 and backward == [image + kernel + cotangent]
     assert compiled_memory(jax.grad(loss), *shapes).temporary >= image + cotangent
+
+
+def test_workspace_of_the_gradient_of_a_pooling_is_that_of_the_compiler():
+    """XLA for CPUs finds the maxima again, with the coordinates of each element."""
+
+    def pooled(x):
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+    shapes = f32(4, 16, 16, 8), f32(4, 8, 8, 8)
+    graph = capture(lambda x: jnp.sum(jnp.sin(pooled(x))), shapes[0]).graph
+    (workspace,) = (op.workspace for op in graph.ops if op.type == "select_and_scatter_add")
+    compiled = compiled_memory(lambda x, gradient: jax.vjp(pooled, x)[1](gradient), *shapes).temporary
+    assert 0 <= compiled - workspace < 100

@@ -161,7 +161,7 @@ def _too_small(problem: Problem, parts: Sequence[Part], deadline: Deadline) -> R
     least = least_peak(problem, parts, deadline.earlier(30.0))
     budget = problem.budget_bytes
     if least is None or budget is None or least.certificate.peak <= budget:
-        return ProblemError(f"no choice of options within {budget:,} bytes was found in time")
+        return ProblemError(f"no choice of options within {budget:,} bytes was found in time; give more as time_limit")
     peak = least.certificate.peak
     return ProblemError(
         f"budget {budget:,} bytes is too small for {problem.graph.name!r}: with blocks of their own schedules the step "
