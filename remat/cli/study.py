@@ -43,6 +43,8 @@ Executor = Annotated[
 ]
 Retry = Annotated[bool, typer.Option("--retry-failed", help="Solve failed cells again.")]
 DEFAULT_URL = "sqlite:///study.db"
+#: Reasons of refused and of failed cells that are shown.
+MOST_REASONS = 5
 
 
 @app.command(cls=Command)
@@ -290,11 +292,25 @@ def _print_methods(study: Study) -> None:
 
     words = ("optimal", "feasible", "infeasible", "unknown", "refused", "failed", "waiting", "running")
     found: dict[str, Counter[str]] = {}
+    reasons: dict[str, list[str]] = {"refused": [], "failed": []}
     for result in study.results(certify=False):
-        found.setdefault(result.cell.method, Counter())[str(result.row.get("status", result.state))] += 1
+        word = str(result.row.get("status", result.state))
+        found.setdefault(result.cell.method, Counter())[word] += 1
+        if word in reasons:
+            reasons[word].append(f"{result.cell.method}: {result.row['message']}")
     shown = [word for word in words if any(counts[word] for counts in found.values())]
     columns = [("method", TEXT), ("cells", NUMBER), *((word, NUMBER) for word in shown)]
     lines = (
         [method, f"{counts.total():,}", *(f"{counts[word]:,}" for word in shown)] for method, counts in found.items()
     )
     print_columns(console(), study.name, columns, lines)
+    for word, texts in reasons.items():
+        for text in (shown := _most_telling(texts)):
+            say_sentence(f"{word}: {text}")
+        if len(texts) > len(shown):
+            say_sentence(f"{word}: {len(texts) - len(shown):,} more; `remat study export` writes all reasons")
+
+
+def _most_telling(reasons: list[str]) -> list[str]:
+    """Return some of the reasons; faults of files come before files that are missing."""
+    return sorted(dict.fromkeys(reasons), key=lambda text: text.endswith(" is missing"))[:MOST_REASONS]

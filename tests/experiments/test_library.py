@@ -310,6 +310,9 @@ def test_submission_of_a_strange_graph_is_refused(tmp_path: Path) -> None:
     write_schedule(Schedule.reference(other), tmp_path / "other.json")
     with refused("library.submission", FormatError, culprit="other.json", hide={str(tmp_path): "<folder>"}):
         submit(tmp_path / "other.json", submitted("x"), folder=tmp_path / "records")
+    (tmp_path / "list.txt").write_text("\n".join(other.order))
+    with refused("library.submission.format", FormatError, culprit="list.txt", hide={str(tmp_path): "<folder>"}):
+        submit(tmp_path / "list.txt", submitted("x"), folder=tmp_path / "records")
 
 
 def test_commands(chain8: tuple[Path, ComputeGraph], tmp_path: Path) -> None:

@@ -356,6 +356,8 @@ def test_results_of_other_tools_are_validated_when_they_enter(store: Store, tmp_
     assert {results[budget].row["status"] for budget in ("60%", "50%", "40%", "30%")} == {"refused"}
     for reason, word in zip(reasons, ["budget", "no such op", "chain-40.json", "is missing"], strict=True):
         assert word in reason
+    shown = "".join(shell("study", "status", "others", "--store", str(store.url)).out.split())
+    assert shown.index("refused:Theirs:chain-60.json:") < shown.index("chain-30.*ismissing")
     summary = Report("others", list(store.results("others"))).summary().rows[1]
     assert list(summary)[:6] == ["Theirs", 5, 0, 1, 0, 4]
     (tmp_path / "theirs" / "chain-60.json").write_text(small or "")  # another file is another cell

@@ -27,6 +27,9 @@ from remat.schedule.address_files import read_addresses
 from remat.schedule.addresses import AddressCertificate, check_addresses
 from remat.schedule.io import read_schedule
 
+#: Remedy for a file that does not name its graph.
+NAMED = "name the instance by --instance"
+
 
 class Verdict(StrEnum):
     """Answer to a submission."""
@@ -121,9 +124,12 @@ def submitted(method: str, machine: str = "", seconds: float | None = None) -> O
 
 def _of_digest(path: str | os.PathLike[str]) -> Instance:
     """Return the instance whose graph a schedule file names by its digest."""
-    content = parse_json(read_text(path), str(path))
+    try:
+        content = parse_json(read_text(path), str(path))
+    except FormatError as error:
+        raise FormatError(f"{error}; for a file of another format, {NAMED}") from None
     digest = content.get("graph_digest") if isinstance(content, dict) else None
     found = [each for each in instances().values() if each.digest == digest and not each.floor]
     if not found:
-        raise FormatError(f"{path}: its graph_digest is that of no instance; name the instance by --instance")
+        raise FormatError(f"{path}: its graph_digest is that of no instance; {NAMED}")
     return found[0]
