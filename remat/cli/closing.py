@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from remat.runtime.solve_options import Status, StopReason
+from remat.runtime.text import counted
 from remat.schedule import OrderRule, Verdict
 from remat.schedule.certificate import Rule, overhead_percent
 
 if TYPE_CHECKING:
     from remat.allocation import Allocation
     from remat.deploy import Deployment
-    from remat.experiments.frontier import Frontier
+    from remat.experiments.contestant import Contestant
+    from remat.experiments.frontier_result import Frontier
     from remat.experiments.max_batch_result import BatchResult
     from remat.experiments.runs import Run
     from remat.problem.scope import Scope
@@ -137,7 +139,9 @@ def closing_comparison(runs: Sequence[Run]) -> str:
 
 
 def closing_frontier(found: Frontier) -> str:
-    """Return the smallest budget with a schedule, and its price."""
+    """Return the smallest budget with a schedule, and its price; for chosen budgets, how well the curve is known."""
+    if found.least is not None:
+        return " ".join(map(_curve, [found] * len(found.methods), found.methods))
     fits = [cell for cell in found.cells.values() if cell.value is not None]
     if not fits:
         return "No method found a schedule at any of these budgets."
@@ -147,6 +151,18 @@ def closing_frontier(found: Frontier) -> str:
     price = "" if overhead is None else f" for {overhead:.3g} % more {found.problem.objective.resource}"
     below = " No method found a schedule for a smaller one." if least > min(found.budgets) else ""
     return f"The smallest of these budgets with a schedule is {least:,} bytes, by {best.method}{price}.{below}"
+
+
+def _curve(found: Frontier, method: Contestant) -> str:
+    """Return how many steps of a curve are proved, and the mean distance of schedules and bounds."""
+    cells, base = found.of(method), found.problem.objective.base(found.problem.graph)
+    proved = sum(map(found.proved, cells))
+    gap, name = found.mean_gap(method), f"{method.label}: " if len(found.methods) > 1 else ""
+    mean = ""
+    if gap is not None:
+        size = f"{100 * gap / base:.3g} points of overhead" if base else f"{gap:.4g}"
+        mean = f"; from the least to the largest budget, schedules are {size} above the bounds on average"
+    return f"{name}{proved} of {counted(len(cells), 'budget')} are proved{mean}."
 
 
 def closing_batch(answers: Sequence[BatchResult]) -> str:

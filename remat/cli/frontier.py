@@ -23,15 +23,24 @@ from remat.io.page import SUFFIXES as PAGE_SUFFIXES
 from remat.runtime.interruption import interrupts
 
 if TYPE_CHECKING:
-    from remat.experiments.frontier import Frontier
     from remat.experiments.frontier_cell import Cell
+    from remat.experiments.frontier_result import Frontier
 
 
-@shared(*FILE, "budgets", "methods", *RULES, "machine", *LIMITS, "workers", "store", "tables", "plot", "quiet")
+#: Budgets that a command without any chooses.
+POINTS = 12
+
+
+@shared(
+    *FILE, "budgets", "points", "methods", *RULES, "machine", *LIMITS, "workers", "store", "tables", "plot", "quiet"
+)
 def command(
     graph: OptionalGraph = None,
     *,
     budgets: Budgets = None,
+    points: int | None = typer.Option(
+        None, min=1, metavar="N", help=f"Budgets to choose for each method if --budgets is absent; default {POINTS}."
+    ),
     methods: Methods = None,
     workers: int = typer.Option(1, min=1, metavar="N", help="Methods to run in parallel processes."),
     store: StoreUrl = None,
@@ -44,6 +53,9 @@ def command(
     Each method proceeds from the smallest budget upward and starts from its schedule for the next smaller one. Limits
     and rules apply to each run; with --config they come from that file. --workers share the threads.
 
+    Without --budgets, the curve begins at the least peak and ends at the reference peak. Each of the --points budgets
+    is where most of the curve between schedules and bounds is unknown.
+
     Tables are written after every run, the picture at the end. Ctrl-C keeps finished runs. With --store the same
     command continues after Ctrl-C or a crash, and `remat study` reports and exports the runs.
 
@@ -53,6 +65,7 @@ def command(
     --------
     remat frontier unet -b 50%:95%:5% -m greedy,auto -t 10s
     remat frontier unet -b 80%,90% -o curve.csv --plot curve.png
+    remat frontier unet --points 20 -t 10s --plot curve.html
     """
     from remat.cli.reporter import Reporter
     from remat.experiments.frontier import frontier
@@ -64,8 +77,9 @@ def command(
     files = [*((table, TABLES) for table in tables or ()), (plot, (*SUFFIXES, *PAGE_SUFFIXES))]
     check_outputs(*files, inputs=(run.problem.graph, given.config))
     asked = read_budgets(budgets)
-    if not asked:
-        raise typer.BadParameter("Missing option '--budgets'.")
+    if asked and points is not None:
+        raise typer.BadParameter("--points chooses the budgets; leave out --budgets.")
+    count = len(asked) or points or POINTS
 
     problem = run.make_problem()
     options = run.solve_options(problem.graph)
@@ -80,8 +94,8 @@ def command(
         for path in tables or ():
             outputs.attempt_text(path, text_of(found, path))
         if together is not None:
-            place = f"[{len(found.cells)}/{len(found.methods) * len(found.budgets)}]"
-            line = f"{place} {cell.method}, {cell.budget:,} bytes: {shown(cell)}"
+            place = f"[{len(found.cells)}/{len(found.methods) * count}]"
+            line = f"{place} {cell.method}, {cell.budget:,} bytes: {shown(cell, found.proved(cell))}"
             together.news(line, place, line.removeprefix(f"{place} "))
 
     with interrupts(), stored_runs(store, "frontier", problem.graph.name) as runs:
@@ -89,7 +103,7 @@ def command(
             pool = stack.enter_context(WorkerPool(workers)) if workers > 1 else None
             together = None if pool is None else stack.enter_context(Reporter(run.output.quiet))
             found = frontier(
-                problem, asked, methods_of(methods, run),
+                problem, asked or count, methods_of(methods, run),
                 stop=run.solve.time_limit, options=options, store=runs, executor=pool,
                 watch=lambda label: Reporter(run.output.quiet, label=label), on_cell=on_cell,
             )  # fmt: skip
@@ -106,7 +120,7 @@ def command(
     outputs.leave(INTERRUPTED if found.interrupted else OK if some else NO)
 
 
-def shown(cell: Cell, base: int | None = None) -> str:
+def shown(cell: Cell, proved: bool) -> str:
     """Describe a cell: its overhead, or why it has none."""
     if cell.status == "failed":
         return "failed"
@@ -114,7 +128,7 @@ def shown(cell: Cell, base: int | None = None) -> str:
         return "infeasible" if cell.status == "infeasible" else f"none found ({cell.row['stop']})"
     overhead = cell.row["overhead_percent"]
     text = f"{cell.value:,}" if overhead is None else f"{overhead:.4g} %"
-    return text + (" *" if cell.status == "optimal" else "")
+    return text + (" *" if proved else "")
 
 
 def schedules_by(found: Frontier) -> list[str]:
@@ -148,12 +162,17 @@ def print_frontier(found: Frontier) -> None:
         for method in found.methods:
             cell = found.cells.get((method.label, budget))
             bound = None if cell is None else found.bound(cell)
-            words.append("-" if cell is None else shown(cell))
+            words.append("-" if cell is None else shown(cell, found.proved(cell)))
             words.append("-" if bound is None else overhead_text(bound, base))
         return words
 
     rows = map(cells, reversed(found.budgets))
     print_columns(out, f"{problem.graph.name}, overhead at each budget", columns, rows, stacked=2)
+    if found.least is not None and found.least.result is not None:
+        least = found.least.result
+        share = f"{100 * least.gap:.3g} %" if least.gap else ""
+        word = f"at least {least.bound:,} bytes ({share} less)" if share else "proved"
+        say(out, f"least peak: {least.objective:,} bytes, {word}, by {least.source}")
     say(out, "* proved optimal in the scope of the method; bounds hold in that scope, also for smaller budgets")
     cells_of = ((method.label, cell) for method in found.methods for cell in found.of(method))
     print_notes(out, (

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Unpack
 
 from remat.errors import BackendError, ProblemError
 from remat.experiments.contestant import Contestant
 from remat.experiments.frontier_cell import Cell
-from remat.experiments.pages import frontier_page
-from remat.experiments.plots import Line, plot_frontier
+from remat.experiments.frontier_result import Frontier
 from remat.experiments.running import RunnerLoop
 from remat.experiments.runs import (
     LimitArguments,
@@ -25,26 +24,22 @@ from remat.experiments.runs import (
     check_names,
     chosen_methods,
     expect_list,
-    question,
     run_method,
+    stored_or_run,
     unwatched,
 )
-from remat.io.figures import figure_of
-from remat.io.views import Table
-from remat.problem import Problem
+from remat.experiments.staircase import memory_unit, next_budget
+from remat.problem import Objective, Problem
 from remat.problem.scope import covers
 from remat.runtime.interruption import interrupted, interrupts
 from remat.runtime.processes.workers import WorkerPool
 from remat.runtime.solve_options import Status
-from remat.runtime.text import counted, json_text
 from remat.schedule import Schedule
+from remat.solving.auto import AUTO
 from remat.solving.method import MethodLike
 from remat.solving.stop import stopping
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from remat.graphs.io import GraphLike
 
 #: Seconds beyond the time limit of a cell until an executor without any answer counts as failed: a cluster needs time
@@ -52,106 +47,10 @@ if TYPE_CHECKING:
 PATIENCE = 300.0
 
 
-@dataclass(frozen=True)
-class Frontier(Table):
-    """Result of each method at each budget.
-
-    Attributes
-    ----------
-    problem : Problem
-        Graph and rules.
-    methods : tuple of Contestant
-    budgets : tuple of int
-        Bytes, ascending.
-    cells : mapping of (method label, budget in bytes) to Cell
-        Finished cells, and interrupted ones with what they found.
-    limits : mapping
-        Limits of each cell, as :attr:`remat.experiments.compare.Comparison.limits`.
-    interrupted : bool
-        True if Ctrl-C came before the last cell.
-    """
-
-    problem: Problem
-    methods: tuple[Contestant, ...]
-    budgets: tuple[int, ...]
-    cells: Mapping[tuple[str, int], Cell]
-    limits: Mapping[str, Any] = field(default_factory=dict)
-    interrupted: bool = False
-
-    shown: ClassVar = ("method", "budget", "status", "overhead_percent", "peak", "frontier_bound")
-
-    def __repr__(self) -> str:
-        methods, budgets = counted(len(self.methods), "method"), counted(len(self.budgets), "budget")
-        return f"Frontier({self.problem.graph.name!r}, {methods}, {budgets})"
-
-    def __str__(self) -> str:
-        """One line for each method: budgets as shares of the reference peak, largest first, with their overheads."""
-        return "\n".join(
-            (f"{one.label}: " if len(self.methods) > 1 else "") + ", ".join(map(self._word, reversed(self.of(one))))
-            for one in self.methods
-        )
-
-    def _word(self, cell: Cell) -> str:
-        peak, overhead = self.problem.reference_peak, cell.row["overhead_percent"]
-        share = f"{100 * cell.budget / peak:.3g} %" if peak else f"{cell.budget:,} bytes"
-        if cell.value is None:
-            return f"{share} {'impossible' if cell.status == 'infeasible' else 'none found'}"
-        return f"{share} {cell.value:,}" if overhead is None else f"{share} +{overhead:.3g} %"
-
-    def of(self, method: Contestant | str) -> list[Cell]:
-        """Return the cells of a method, smallest budget first."""
-        label = method if isinstance(method, str) else method.label
-        return [self.cells[label, budget] for budget in self.budgets if (label, budget) in self.cells]
-
-    def bound(self, cell: Cell) -> int | None:
-        """Return a value that no schedule in the method's scope can beat at that budget; None: none exists there.
-
-        A schedule that fits a budget fits every larger one. So a bound for a larger budget also holds here.
-        """
-        above = [other for other in self.of(cell.method) if other.budget >= cell.budget]
-        if any(other.status == "infeasible" for other in above):
-            return None
-        base = self.problem.objective.base(self.problem.graph)
-        return max([base, *(other.bound for other in above if other.bound is not None)])
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the table as JSON values, method by method, budgets ascending; unknown values are None."""
-        return [
-            {**cell.row, "frontier_bound": self.bound(cell), "found_at": cell.found_at}
-            for method in self.methods
-            for cell in self.of(method)
-        ]
-
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """Draw overhead against budget; see :func:`remat.experiments.plots.plot_frontier`."""
-        return figure_of(plot_frontier(self.problem, self.budgets, self.lines(), ax))
-
-    def page(self) -> str:
-        """Return the plot as an interactive page in HTML; see :func:`remat.experiments.pages.frontier_page`."""
-        return frontier_page(self.problem, self.budgets, self.lines())
-
-    def _texts(self) -> dict[str, Callable[[], str]]:
-        return super()._texts() | {".html": self.page}
-
-    def lines(self) -> list[Line]:
-        """Return the line of each method in the picture."""
-        return [Line(one, self.of(one), [self.bound(cell) for cell in self.of(one)]) for one in self.methods]
-
-    def to_json(self) -> str:
-        """Return a JSON text with graph, rules, limits and the table."""
-        content = {
-            **question(self.problem, self.limits),
-            "structural_peak": self.problem.structural_peak,
-            "interrupted": self.interrupted,
-            "cells": self.rows(),
-        }
-        return json_text(content)
-
-
 @interrupts()
 def frontier(
     problem: Problem | GraphLike,
-    budgets: Sequence[str | int | float],
+    budgets: Sequence[str | int | float] | int,
     methods: Sequence[Contestant | MethodLike],
     *,
     store: RunStore | None = None,
@@ -166,12 +65,16 @@ def frontier(
     which is also valid there. So overheads never rise with the budget, and heuristics profit from their earlier
     results. Methods do not share schedules.
 
+    With a number in place of budgets, each method computes the curve from the least peak to the reference peak. The
+    default method first searches for the least peak, at which all methods start. Each further budget is where most of
+    the curve between schedules and bounds is unknown; see :func:`remat.experiments.staircase.next_budget`.
+
     Parameters
     ----------
     problem : Problem or graph
         Graph and rules; its own budget is ignored.
-    budgets : sequence of str, int or float
-        As for :class:`remat.problem.Problem`, in any order.
+    budgets : sequence of str, int or float, or int
+        As for :class:`remat.problem.Problem`, in any order; or the number of budgets to choose for each method.
     methods : sequence of str, class, object or Contestant
         As for :func:`remat.experiments.compare.compare`.
     store : RunStore, optional
@@ -211,21 +114,23 @@ def frontier(
     [(4, 'optimal', 18), (5, 'optimal', 16), (6, 'optimal', 15)]
     """
     problem = Problem.of(problem)
-    expect_list("budgets", budgets)
     if problem.objective.is_memory:
         raise ProblemError(
             "a frontier is the least cost at each budget, and the least peak has no budgets: compare() takes it",
             "frontier-of-peaks",
         )
     chosen = tuple(chosen_methods(methods))
-    problems = _problems(problem, budgets)
+    problems = budgets if isinstance(budgets, int) else _problems(problem, budgets)
+    if isinstance(problems, int) and (problems < 1 or isinstance(budgets, bool)):
+        raise ProblemError(f"budgets must be a list, or their number, at least 1; not {budgets!r}", "number-of-budgets")
     check_arguments("frontier", limits, LimitArguments)
     given = Limits(**limits)
     work = _FrontierRun(
-        Frontier(problem, chosen, tuple(problems), {}, given.as_dict()), problems, given, store or NoStore(), on_cell,
-        executor, watch or unwatched,
+        Frontier(problem, chosen, () if isinstance(problems, int) else tuple(problems), {}, given.as_dict()), problems,
+        given, store or NoStore(), on_cell, executor, watch or unwatched,
     )  # fmt: skip
     try:
+        work.prepare()
         work.loop()
     except KeyboardInterrupt:
         work.so_far = replace(work.so_far, interrupted=True)
@@ -267,7 +172,8 @@ class _FrontierRun(RunnerLoop[_Job, Run]):
     """One call of :func:`frontier`; its state is the frontier so far."""
 
     so_far: Frontier
-    problems: Mapping[int, Problem]
+    problems: Mapping[int, Problem] | int
+    """The problem of each budget, or the number of budgets to choose."""
     limits: Limits
     store: RunStore
     on_cell: Callable[[Frontier, Cell], object] | None
@@ -279,6 +185,26 @@ class _FrontierRun(RunnerLoop[_Job, Run]):
         self._broken: set[str] = set()  # methods whose current cell a broken executor has lost once
         self._heard = time.monotonic()
         self._patience = stopping(self.limits.stop, self.limits.options)[0].deadline.seconds + PATIENCE
+
+    @property
+    def count(self) -> int:
+        """Number of budgets of each method."""
+        return self.problems if isinstance(self.problems, int) else len(self.problems)
+
+    def prepare(self) -> None:
+        """Search for the least peak if budgets are to be chosen."""
+        if not isinstance(self.problems, int):
+            return
+        problem = replace(self.so_far.problem, budget=None, objective=Objective.LEAST_PEAK)
+        run = stored_or_run(
+            self.store, Contestant(AUTO, label="least peak"), problem, self.limits,
+            watch=lambda: self.watch("least peak"),
+        )  # fmt: skip
+        if run.result is None:
+            raise BackendError(f"the search for the least peak failed: {run.error}", "no-least-peak")
+        self.so_far = replace(self.so_far, least=run)
+        if run.is_interrupted:
+            raise KeyboardInterrupt
 
     def fill(self) -> None:
         """Submit the next cell of each method that has none running; here only one cell runs at a time."""
@@ -296,7 +222,7 @@ class _FrontierRun(RunnerLoop[_Job, Run]):
                 return self.executor.submit(run_method, method, problem, self.limits, None, job.start)
             except Exception as error:
                 raise _lost(method, error) from None
-        total, future = len(self.so_far.methods) * len(self.problems), Future[Run]()
+        total, future = len(self.so_far.methods) * self.count, Future[Run]()
         budget = f"{problem.budget:,} bytes" if isinstance(problem.budget, int) else problem.budget
         line = f"[{len(self.so_far.cells) + 1}/{total}] {method.label} at {budget}"
         with self.watch(line) as on_progress:
@@ -330,11 +256,8 @@ class _FrontierRun(RunnerLoop[_Job, Run]):
 
     def _next(self, method: Contestant) -> _Job | None:
         """Take cells of a method that are stored, and return the first one to solve."""
-        for budget, problem in self.problems.items():
-            if (method.label, budget) in self.so_far.cells:
-                continue
-            solved = [cell for cell in self.so_far.of(method) if cell.budget < budget and cell.schedule is not None]
-            below = solved[-1] if solved else None
+        while (problem := self._question(method)) is not None:
+            below = self._below(method, problem)
             start = None if below is None or self.limits.options.from_nothing else below.schedule
             job = _Job(method, problem, below, start)
             known = self.store.find(method, problem, self.limits, start)
@@ -343,20 +266,64 @@ class _FrontierRun(RunnerLoop[_Job, Run]):
             self._take(job, known)
         return None
 
+    def _question(self, method: Contestant) -> Problem | None:
+        """Return the next problem of a method, None at the end."""
+        if not isinstance(self.problems, int):
+            done = {cell.budget for cell in self.so_far.of(method)}
+            return next((problem for budget, problem in self.problems.items() if budget not in done), None)
+        cells = self.so_far.of(method)
+        if len(cells) >= self.problems or any(cell.status == "failed" for cell in cells):
+            return None
+        ends = self._least(method).budget, self.so_far.problem.reference_peak
+        new = [budget for budget in ends if budget not in [cell.budget for cell in cells]]
+        budget = new[0] if new else next_budget(self.so_far.steps(method), memory_unit(self.so_far.problem.graph))
+        return None if budget is None else replace(self.so_far.problem, budget=budget)
+
+    def _below(self, method: Contestant, problem: Problem) -> Cell | None:
+        """Return the cell of the next smaller budget with a schedule; the search for the least peak is the first."""
+        cells = [cell for cell in self.so_far.of(method) if cell.schedule is not None]
+        smaller = [cell for cell in cells if cell.budget < (problem.budget_bytes or 0)]
+        if smaller:
+            return smaller[-1]
+        return None if self.so_far.least is None else self._least(method)
+
+    def _least(self, method: Contestant) -> Cell:
+        """Return the search for the least peak as the cell of a method at that peak."""
+        run = self.so_far.least
+        assert run is not None and run.result is not None and run.result.certificate is not None
+        peak, objective = run.result.certificate.peak, self.so_far.problem.objective
+        return Cell(method.label, peak, run.row(), run.result.schedule, peak, objective=objective)
+
     def _take(self, job: _Job, run: Run, fresh: bool = False) -> None:
         cell = _cell_of(run, job.below, job.start)
-        for below in self.so_far.of(job.method):
-            if below.budget < cell.budget:
-                _check(below, cell)
+        others = self.so_far.of(job.method)
+        for other in others:
+            _check(other, cell)
+            _check(cell, other)
         if fresh:
             self.store.add(run, self.limits, job.start)
-        self.so_far = replace(self.so_far, cells={**self.so_far.cells, (cell.method, cell.budget): cell})
+        cells = {each.budget: each for each in (*others, cell)}
+        better = {(cell.method, each.budget): _with_best(each, cells.values()) for each in cells.values()}
+        budgets = tuple(sorted({*self.so_far.budgets, cell.budget}))
+        self.so_far = replace(self.so_far, budgets=budgets, cells={**self.so_far.cells, **better})
         if self.on_cell is not None:
-            self.on_cell(self.so_far, cell)
+            self.on_cell(self.so_far, self.so_far.cells[cell.method, cell.budget])
+
+
+def _with_best(cell: Cell, others: Iterable[Cell]) -> Cell:
+    """Return a cell with the best schedule of all cells that fits its budget."""
+    fitting = [
+        (other.value, other) for other in others
+        if other.value is not None and other.peak <= cell.budget and (cell.value is None or other.value < cell.value)
+    ]  # fmt: skip
+    if not fitting or cell.status in ("failed", "infeasible"):
+        return cell
+    return cell.with_schedule_of(min(fitting, key=lambda pair: pair[0])[1])
 
 
 def _problems(problem: Problem, budgets: Sequence[str | int | float]) -> dict[int, Problem]:
     """Return the problem of each budget in bytes, ascending."""
+    expect_list("budgets", budgets)
     asked = [replace(problem, budget=budget) for budget in budgets]
     sizes = []
     for one in asked:
@@ -398,11 +365,11 @@ def _lost(method: Contestant, error: BaseException) -> BackendError:
 
 
 def _check(small: Cell, large: Cell) -> None:
-    """Refuse a proof that a schedule for a smaller budget contradicts.
+    """Refuse a proof that a schedule within the same budget contradicts.
 
     A claim covers the schedule if its scope is all schedules, or if the schedule is the method's own.
     """
-    if small.value is None or not (large.complete or small.own):
+    if small.value is None or small.peak > large.budget or not (large.complete or small.own):
         return
     verb = small.objective.verb
     place = f"of {large.method}: at budget {small.budget:,} bytes it has a schedule that {verb} {small.value:,}"

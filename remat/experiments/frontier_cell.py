@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remat.problem import Objective
 from remat.schedule import Schedule
+from remat.solving.progress import relative_gap
+
+#: Keys of a row, besides that of the objective, that describe the schedule.
+OF_SCHEDULE = (
+    "overhead_percent", "cost", "peak", "source", "recomputations", "stall", "bytes_written", "bytes_read", "host_peak",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,12 @@ class Cell:
         return value
 
     @property
+    def peak(self) -> int:
+        """Certified peak of the schedule; the budget without one."""
+        peak: int | None = self.row.get("peak")
+        return self.budget if peak is None else peak
+
+    @property
     def bound(self) -> int | None:
         """Value that no schedule in the scope can beat; None if the method failed."""
         bound: int | None = self.row["bound"]
@@ -69,3 +81,13 @@ class Cell:
     def source(self) -> str:
         """Source of the schedule; empty without one."""
         return str(self.row["source"] or "")
+
+    def with_schedule_of(self, other: Cell) -> Cell:
+        """Return this cell with the schedule of another one, whose peak is within the budget."""
+        value, bound = other.value, self.bound
+        row = {
+            **self.row, **{key: other.row[key] for key in (*OF_SCHEDULE, self.objective.key) if key in other.row},
+            "gap": relative_gap(value, bound), "status": "optimal" if value == bound else "feasible",
+            "to_best_seconds": None,
+        }  # fmt: skip
+        return replace(self, row=row, schedule=other.schedule, found_at=other.found_at, own=other.own)

@@ -87,7 +87,7 @@ def _run_series(run: Run, measure: Measure, number: int) -> dict[str, Any]:
     return _series(run.method.label, number, line, bounds, marks, before=False)
 
 
-def frontier_page(problem: Problem, budgets: Sequence[int], lines: Sequence[Line]) -> str:
+def frontier_page(problem: Problem, budgets: Sequence[int], lines: Sequence[Line], least: int | None = None) -> str:
     """Return a page of :func:`remat.experiments.plots.plot_frontier`, with the same arguments."""
     scale, unit = size_unit(max(*budgets, problem.reference_peak))
     base = problem.objective.base(problem.graph)
@@ -109,17 +109,16 @@ def frontier_page(problem: Problem, budgets: Sequence[int], lines: Sequence[Line
                 y = cost_height(cell.value, base)
                 rows += [(word, f"{y:.6g} ({cell.value:,})"), ("schedule by", printable(cell.source or "-"))]
                 rows += [] if bound is None else [("bound", f"{cost_height(bound, base):.6g} ({bound:,})")]
-                marks.append((x, y, FILLED if cell.status == "optimal" else OPEN, rows))
-                curve.append((x, y))
+                marks.append((x, y, FILLED if one.proved(cell) else OPEN, rows))
+                curve.append((cell.peak / scale, y))
             if bound is not None:
                 bounds.append((x, cost_height(bound, base)))
         if curve:
             curve.append((budgets[-1] / scale, curve[-1][1]))
         series.append(_series(one.method.label, number, curve, bounds, marks, before=True))
-    panel = {
-        "title": "", "label": word, "zero": True, "below": problem.structural_peak / scale, "series": series,
-    }  # fmt: skip
-    note = "Dashed: bounds. Filled: proved optimal. Cross: no schedule found. Grey: below the structural bound."
+    below = problem.structural_peak if least is None else least
+    panel = {"title": "", "label": word, "zero": True, "below": below / scale, "series": series}
+    note = "Dashed: bounds. Filled: proved optimal. Cross: no schedule found. Grey: below the bound on the peak."
     name = printable(problem.graph.name)
     return page_text(
         {"kind": "chart", "title": f"{name}: {word.partition(' (')[0]} at each budget", "lines": failures,

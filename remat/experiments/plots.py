@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: Part of the width by which the picture extends to the left to show the budgets below which no schedule exists.
+SIGHT = 0.1
 #: Height of a figure of several frontiers, relative to the largest overhead of a best schedule.
 ROOM = 1.6
 
@@ -57,16 +59,22 @@ class Line:
         """Cells without a schedule, though the method did not fail."""
         return [cell for cell in self.cells if cell.value is None and cell.status != "failed"]
 
+    def proved(self, cell: Cell) -> bool:
+        """Return True if the bound at a cell proves that its schedule is the best."""
+        return cell.value is not None and cell.value == self.bounds[self.cells.index(cell)]
 
-def plot_frontier(problem: Problem, budgets: Sequence[int], lines: Sequence[Line], ax: Axes | None = None) -> Axes:
+
+def plot_frontier(
+    problem: Problem, budgets: Sequence[int], lines: Sequence[Line], ax: Axes | None = None, least: int | None = None
+) -> Axes:
     """Draw overhead against budget with bounds, like Fig. 5 of Jain et al. (2020).
 
-    A line continues to the right of a schedule, which is valid for every larger budget, up to a better one. A filled
-    mark is a proved optimum of the method's scope. The dashed line below is the bound; it continues to the left, where
-    it also holds. No schedule lies in the grey part, by the structural bound and by bounds that cover every schedule
-    within the rules. A cross below the axis is a budget without a schedule, thick if the method proved that its scope
-    has none. Methods that failed are listed below the title. If computing each op once costs nothing, costs replace
-    overheads.
+    A line starts at the peak of a schedule, which is valid for every larger budget, and continues up to a better one. A
+    filled mark is a proved optimum of the method's scope. The dashed line below is the bound; it continues to the left,
+    where it also holds. No schedule lies in the grey part, by the bound on the peak and by bounds that cover every
+    schedule within the rules. A cross below the axis is a budget without a schedule, thick if the method proved that
+    its scope has none. Methods that failed are listed below the title. If computing each op once costs nothing, costs
+    replace overheads.
 
     Parameters
     ----------
@@ -74,9 +82,11 @@ def plot_frontier(problem: Problem, budgets: Sequence[int], lines: Sequence[Line
         Bytes, ascending.
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure, available as ``figure`` of the result.
+    least : int, optional
+        Bytes below which no schedule exists. Default: the structural bound.
     """
     axes = new_axes(ax, (9, 5.4))
-    _draw_frontier(axes, problem, budgets, lines)
+    _draw_frontier(axes, problem, budgets, lines, least=least)
     _, unit = _unit(problem, budgets)
     base = problem.objective.base(problem.graph)
     axes.set_xlabel(f"budget ({unit})", fontsize=LABEL)
@@ -118,7 +128,7 @@ def plot_frontiers(panels: Sequence[Panel]) -> Figure:
     ]  # fmt: skip
     top = ROOM * max(best) or None
     for axes, panel in zip(rows, panels, strict=True):
-        _draw_frontier(axes, panel.problem, panel.budgets, panel.lines, top)
+        _draw_frontier(axes, panel.problem, panel.budgets, panel.lines, most=top)
         _name_higher(axes, panel.lines, base)
         axes.set_title(plain_text(panel.title), fontsize=LABEL, loc="right")
         axes.set_ylabel("overhead (%)" if base else first.problem.objective.word, fontsize=LABEL)
@@ -147,13 +157,21 @@ def _name_higher(axes: Axes, lines: Sequence[Line], base: int) -> None:
 
 
 def _draw_frontier(
-    axes: Axes, problem: Problem, budgets: Sequence[int], lines: Sequence[Line], most: float | None = None
+    axes: Axes,
+    problem: Problem,
+    budgets: Sequence[int],
+    lines: Sequence[Line],
+    *,
+    most: float | None = None,
+    least: int | None = None,
 ) -> None:
     """Draw lines, crosses, and the area below the bounds; set the limits of both axes, up to `most` at most."""
     scale, _ = _unit(problem, budgets)
     edges = [budget / scale for budget in budgets]
-    margin = 0.04 * (edges[-1] - edges[0]) or 0.05 * edges[0] or 1.0
-    axes.set_xlim(edges[0] - margin, edges[-1] + margin)
+    floor, width = (problem.structural_peak if least is None else least) / scale, edges[-1] - edges[0]
+    margin = 0.04 * width or 0.05 * edges[0] or 1.0
+    left = (floor if edges[0] - SIGHT * width <= floor < edges[0] else edges[0]) - margin
+    axes.set_xlim(left, edges[-1] + margin)
     base = problem.objective.base(problem.graph)
     without = [line.method.label for line in lines if line.missing]
     strip = 0.03 + 0.035 * len(without)
@@ -166,12 +184,11 @@ def _draw_frontier(
     axes.set_ylim(-top * strip / (1 - strip), top)  # a strip for the crosses, one row for each method with crosses
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
     axes.axhline(0, color=INK, linewidth=0.8)
-    starts = [edges[0] - margin, *edges[:-1]]
+    starts = [left, *edges[:-1]]
     for low, high, bound in zip(starts, edges, _bounds_of_all(budgets, lines), strict=True):
         height = top if bound is None else cost_height(max(bound, base), base)
         axes.fill_between([low, high], 0, height, color=RULED_OUT, linewidth=0, zorder=0)
-    structural = problem.structural_peak / scale
-    axes.fill_between([min(starts[0], structural), structural], 0, top, color=RULED_OUT, linewidth=0, zorder=0)
+    axes.fill_between([min(left, floor), floor], 0, top, color=RULED_OUT, linewidth=0, zorder=0)
     rule(axes)
 
 
@@ -207,15 +224,15 @@ def _explain(axes: Axes, lines: Sequence[Line], columns: int = 3) -> None:
     from matplotlib.patches import Patch
 
     handles = axes.get_legend_handles_labels()[0]
-    found = {cell.status for line in lines for cell in line.cells}
+    found = {line.proved(cell) for line in lines for cell in line.cells if cell.value is not None}
     marks: dict[str, Any] = {"color": GREY, "linestyle": "none", "marker": "o", "markersize": 6}
     crosses = {**marks, "marker": "x", "markersize": 5}
     proofs = [bound is None for line in lines for cell, bound in zip(line.cells, line.bounds, strict=True)
               if cell in line.missing]  # fmt: skip
     for occurs, made in (
-        ("optimal" in found, Line2D([], [], **marks, label="proved least in its scope")),
-        ("feasible" in found, Line2D([], [], **marks, markerfacecolor="white", label="not proved least")),
-        (bool(found), Line2D([], [], color=GREY, linestyle="--", linewidth=1, label="bound of the method")),
+        (True in found, Line2D([], [], **marks, label="proved least in its scope")),
+        (False in found, Line2D([], [], **marks, markerfacecolor="white", label="not proved least")),
+        (True, Line2D([], [], color=GREY, linestyle="--", linewidth=1, label="bound of the method")),
         (False in proofs, Line2D([], [], **crosses, markeredgewidth=1, label="no schedule found")),
         (True in proofs, Line2D([], [], **crosses, markeredgewidth=2.5, label="no schedule exists in its scope")),
         (True, Patch(facecolor=RULED_OUT, label="below the best bound: no schedule exists")),
@@ -234,11 +251,11 @@ def _draw_line(axes: Axes, line: Line, number: int, *, scale: int, base: int, ri
     def height(value: int) -> float:
         return cost_height(value, base)
 
-    found = [(cell.budget / scale, height(cell.value), cell.status == "optimal")
-             for cell in cells if cell.value is not None]  # fmt: skip
+    found = [(cell.budget / scale, height(cell.value), line.proved(cell)) for cell in cells if cell.value is not None]
     if found:
-        axes.step([x for x, *_ in found] + [right], [y for _, y, _ in found] + [found[-1][1]], where="post",
-                  color=colour, linewidth=width)  # fmt: skip
+        places = [cell.peak / scale for cell in cells if cell.value is not None]
+        axes.step([*places, right], [y for _, y, _ in found] + [found[-1][1]], where="post", color=colour,
+                  linewidth=width)  # fmt: skip
         for proved in (True, False):
             some = [(x, y) for x, y, optimal in found if optimal is proved]
             axes.plot(*np.array(some).reshape(-1, 2).T, color=colour, marker=marker, linestyle="none", markersize=size,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, permutations
 
 from remat.experiments.contestant import Contestant
-from remat.experiments.frontier import Frontier
 from remat.experiments.frontier_cell import Cell
+from remat.experiments.frontier_result import Frontier
 from remat.experiments.plots import Panel
 from remat.problem import Problem
 from remat.problem.scope import Scope, covers
@@ -44,6 +44,7 @@ class _Curves:
                 found = problem.validate(schedule)
                 if found.accepted:
                     row = {**mine[0].row, problem.objective.key: problem.value(found), "cost": found.cost}
+                    row["peak"] = found.peak
                     mine.append(replace(mine[0], row={**row, "status": "feasible"}, schedule=None))
 
     def panel(self) -> Panel:
@@ -60,9 +61,7 @@ class _Curves:
             for below, budget in pairwise(mine):
                 small, large = found[label, below], found[label, budget]
                 if small.value is not None and (large.value is None or small.value < large.value):
-                    key = small.objective.key
-                    row = {**large.row, key: small.value, "cost": small.cost, "status": "feasible"}
-                    found[label, budget] = replace(large, row=row)
+                    found[label, budget] = large.with_schedule_of(small)
         methods = tuple(Contestant("auto", label=label) for label in labels)
         cells = {key: replace(cell, schedule=None) for key, cell in found.items()}  # the methods' names are enough
         frontier = Frontier(self.problem, methods, budgets, cells)

@@ -54,6 +54,14 @@ def test_frontier_writes_tables_and_plot() -> None:
     assert "10 of 10 cells finished (10 done)" in ok("study status").out
 
 
+def test_frontier_chooses_budgets() -> None:
+    ran = ok("frontier chain.json -m greedy --points 3 --threads 1 -t 20 -o table.csv")
+    assert "least peak: 3 bytes, proved, by" in ran.out
+    assert "[3/3] greedy at 5 bytes" in ran.err
+    assert "1 of 3 budgets are proved; from the least to the largest budget, schedules are" in ran.out
+    assert [row["budget_bytes"] for row in table()] == ["3", "5", "8"]
+
+
 def test_frontier_and_batch_without_schedules() -> None:
     assert "infeasible" in ok("frontier chain.json -b 2 -m greedy -q", code=1).out
     assert "at 1 no schedule exists" in ok("batch chain-1.json --memory 2 -m greedy -q", code=1).out

@@ -44,6 +44,7 @@ ANY = "experiments.question"
         (ANY, frontier, (CHAIN, [4], ["gredy"]), {}),
         (ANY, frontier, (CHAIN, ["lots"], ["greedy"]), {}),
         (ANY, frontier, (CHAIN, [4], ["greedy"]), {"stop": -1}),
+        ("problem.number-of-budgets", frontier, (CHAIN, 0, ["greedy"]), {}),
         ("problem.frontier-of-peaks", frontier, (replace(CHAIN, objective="least-peak"), [5], ["greedy"]), {}),
         (ANY, max_batch, (FAMILY, "80%", "greedy"), {}),
         (ANY, max_batch, (FAMILY, 0.5, "greedy"), {}),

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from remat.errors import CaptureError, FormatError
-from remat.experiments.frontier import Frontier, frontier
+from remat.experiments.frontier import frontier
 from remat.experiments.frontier_cell import Cell
+from remat.experiments.frontier_result import Frontier
 from remat.experiments.max_batch import read_memory
 from remat.experiments.runs import Watch
 from remat.io.figures import SUFFIXES, figure_of, write_figure

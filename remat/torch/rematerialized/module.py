@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from remat.errors import ExecutionError
-from remat.experiments.frontier import Frontier, frontier
+from remat.experiments.frontier import frontier
+from remat.experiments.frontier_result import Frontier
 from remat.problem import Problem
 from remat.schedule import Schedule
 from remat.schedule.io import write_schedule
