@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.ordering.best_first import Explored
-from remat.ordering.live_sets import WORD, LiveSets, Sets, column, different, has, meets, numbers
-from remat.ordering.live_states import STATE_BYTES, Batch, States
-from remat.ordering.state_search import ENDLESS
+from remat.ordering.live_sets import MOST, LiveSets, bits, numbers
+from remat.ordering.state_search import ENDLESS, digits
 from remat.problem import Problem
-from remat.runtime.arrays import Bool, Float, Int
+from remat.runtime.arrays import Int
+from remat.runtime.compiled import KernelSet
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule
 
-#: States expanded at a time: the least number, and the part of the stored ones.
-LEAST, PARTS = 50, 100
-#: Tolerance of costs in floating point.
-ROUNDING = 1e-6
-#: Dead ends that a set of them holds.
-MOST_ENDS = 62
+#: Dead ends that a word holds.
+MOST_ENDS = 64
+#: States expanded between two checks of the deadline.
+PIECE = 2_000
+#: Bytes of a state with its entries of table and heap, and states for which there is room at first.
+STATE_BYTES, FIRST = 80, 1 << 12
+
+
+def _example() -> None:
+    from remat.graphs.families import unit_chain
+
+    for order in OrderRule:
+        LiveSearch(Problem(unit_chain(2), 4, order)).run()
+
+
+#: Kernels of the search.
+KERNELS = KernelSet("live-search", __name__, _example)
 
 
 class LiveSearch:
@@ -47,14 +60,17 @@ class LiveSearch:
     writer runs a second time. With the fixed order, ops before and after ``v`` are those of ``R`` by position; with a
     free order, its ancestors, and the ops of ``R`` that depend on it.
 
-    *Dominance.* A state is dropped if one with one tensor less, or with the fixed order at the stage before, has at
-    most its cost.
+    *Forced moves.* Let all ops that read an output of ``u`` follow the state. Then ``u`` runs once before it, and can
+    run last, if its outputs in ``S`` have at least the bytes of its inputs outside ``S``, and its step fits: these
+    inputs take the place of these outputs. With the fixed order, this is sought for the last op of the stage.
+
+    *Dominance.* A state is dropped if one with one tensor less, or at the stage before, has at most its cost.
 
     *Tiny tensors* are forgotten at first (:meth:`remat.ordering.live_sets.LiveSets.forget`). If the cheapest schedule
     then breaks a rule or the budget, the search starts again with all of them; the bound holds in either case.
 
-    States are expanded by the least sum of cost and bound, many at a time, by array operations; a state that is
-    reached at a lower cost later is expanded again. The least sum of the states to expand is a bound at any time.
+    States are expanded by the least sum of cost and bound; a state that is reached at a lower cost later is expanded
+    again. The least sum of the states to expand is a bound at any time.
 
     Parameters
     ----------
@@ -78,8 +94,10 @@ class LiveSearch:
     @staticmethod
     def applies(problem: Problem) -> bool:
         """Return True if the search can state a problem: see :meth:`remat.ordering.live_sets.LiveSets.applies`."""
-        return LiveSets.applies(problem) and (
-            problem.order is OrderRule.FIXED or len(_dead_ends(LiveSets(problem))) <= MOST_ENDS
+        return (
+            LiveSets.applies(problem)
+            and (problem.order is OrderRule.FIXED or len(LiveSets(problem).ends) <= MOST_ENDS)
+            and MOST * problem.graph.base_cost < ENDLESS
         )
 
     def run(self, limit: int | None = None, *, deadline: Deadline | None = None) -> Explored:
@@ -128,128 +146,46 @@ class _Search:
     """One search, with all tensors or without tiny ones."""
 
     def __init__(self, problem: Problem, most: int, *, forget: bool) -> None:
-        self.problem, self._most, self.sets = problem, most, LiveSets(problem)
+        import remat.ordering.live_search_kernel as kernel
+
+        self.problem, self._most, self._kernel = problem, most, kernel
         self.fixed = problem.order is OrderRule.FIXED
-        if forget:
-            self.sets.forget()
-        sets = self.sets
-        self._ends = [] if self.fixed else _dead_ends(sets)
-        if len(self._ends) > MOST_ENDS:
-            self.sets = sets = LiveSets(problem)
-            self._ends = _dead_ends(sets)
-        self._kept = sets.mask(sets.kept)
-        self._touched = [read | written for read, written in zip(sets.reads, sets.writes, strict=True)]
-        self._once = np.concatenate([[0], np.cumsum(sets.cost)])
-        self._knapsacks = _knapsacks(sets, fixed=self.fixed)
+        self.sets = LiveSets(problem, forget=forget)
+        if forget and not self.fixed and len(self.sets.ends) > MOST_ENDS:
+            self.sets = LiveSets(problem)
+        self._tables = _tables(self.sets, kernel, fixed=self.fixed)
 
     def run(self, top: int, clock: Deadline) -> Explored:
         """Search for the cheapest schedule that costs less than `top`."""
-        states = States(self.sets.words)
-        first = self._first()
-        states.add(first, self._bound(first.need, first.stage, np.array([top])))
-        best, bound = -1, 0
-        while len(rows := states.cheapest(max(LEAST, states.count // PARTS), top)):
-            bound = max(bound, int(states.total[rows].min()))
-            if clock.expired or states.count > self._most:
-                return Explored(min(bound, top), self._schedule(states, best), states.count)
-            starts = rows[(states.stage[rows] == 0) & ~states.need[:, rows].any(axis=0)]
-            if len(starts):
-                best = int(starts[np.argmin(states.spent[starts])])
-                top = int(states.spent[best])
-                rows = rows[states.total[rows] < top]
-            rows = rows[~self._dominated(states, rows)]
-            new = self._expanded(states, rows)
-            new = states.lowered(new.at(new.spent < top))
-            total = new.spent + self._bound(new.need, new.stage, top - new.spent)
-            cheap = total < top
-            states.add(new.at(cheap), total[cheap])
-        return Explored(top, self._schedule(states, best), states.count)
+        kernel, sets = self._kernel, self.sets
+        room = min(FIRST, self._most)
+        states = _states(kernel, room)
+        heap = kernel.Heap(np.zeros(FIRST, dtype=np.int32), np.zeros(FIRST, dtype=np.int64))
+        found = np.array([0, 0, 0, -1, top, 0], dtype=np.int64)
+        later = np.zeros((MOST, 2), dtype=np.uint64)
+        low, high = _words([sets.kept])[0]
+        stage = np.uint64(len(sets.cost) if self.fixed else (1 << len(sets.ends)) - 1)
+        kernel.begin(self._tables, later, states, heap, low, high, stage, found)
+        result = kernel.MORE
+        while result != kernel.ENDED and not clock.expired:
+            result = kernel.work(self._tables, later, states, heap, found, PIECE)
+            if result == kernel.FULL:
+                if len(states.low) >= self._most:
+                    break
+                states, heap = self._larger(states, heap, found)
+        best, limit = int(found[kernel.BEST]), int(found[kernel.LIMIT])
+        bound = limit if result == kernel.ENDED else min(int(found[kernel.BOUND]), limit)
+        return Explored(bound, self._schedule(states, best), int(found[kernel.SEEN]))
 
-    def _first(self) -> Batch:
-        zero = np.zeros(1, dtype=np.int64)
-        stage = len(self.sets.ops) if self.fixed else (1 << len(self._ends)) - 1
-        return Batch(self._kept, zero + stage, zero, zero - 1, zero)
+    def _larger(self, states: Any, heap: Any, found: Int) -> tuple[Any, Any]:
+        """Return the same states and heap with twice the room, as far as memory allows."""
+        more = min(2 * len(states.low), self._most) - len(states.low)
+        grown = [np.concatenate([field, np.zeros(more, dtype=field.dtype)]) for field in states[:-1]]
+        states = self._kernel.States(*grown, _table(len(grown[0])))
+        self._kernel.rebuild(states, found)
+        return states, self._kernel.Heap(*(np.concatenate([field, np.zeros_like(field)]) for field in heap))
 
-    def _bound(self, need: Sets, stage: Int, limit: Int) -> Int:
-        """Return a bound on the cost that precedes states; the second part only where the first is below `limit`."""
-        if self.fixed:
-            cost, runs = self._once[stage].copy(), None
-        else:
-            cost, runs = self._must_run(need, stage)
-        rows = np.flatnonzero(cost < limit)
-        more = np.zeros(len(rows))
-        live = self.sets.marks(need[:, rows])
-        for knapsack in self._knapsacks:
-            at = np.flatnonzero(stage[rows] > knapsack.op if runs is None else has(runs[:, rows], knapsack.op))
-            if runs is None:
-                read = stage[rows[at]] > knapsack.reader[:, None]
-            else:
-                read = meets(runs[:, None, rows[at]], knapsack.readers[:, :, None])
-            more[at] = np.maximum(more[at], knapsack.value(live[knapsack.tensor][:, at] | read))
-        cost[rows] += np.ceil(more - ROUNDING * (1 + more)).astype(np.int64)
-        return cost
-
-    def _must_run(self, need: Sets, stage: Int) -> tuple[Int, Sets]:
-        """Return the cost of the ops that must run before states, and these ops as bits, shape (words, states)."""
-        sets, count = self.sets, len(stage)
-        wanted, cost = need.copy(), np.zeros(count, dtype=np.int64)
-        runs = np.zeros((-(-len(sets.ops) // WORD), count), dtype=np.uint64)
-        for op in range(len(sets.ops) - 1, -1, -1):
-            here = meets(wanted, sets.mask(sets.writes[op])) | self._to_do(op, stage)
-            wanted[:, here] |= sets.mask(sets.reads[op])
-            cost[here] += sets.cost[op]
-            runs[op // WORD, here] |= np.uint64(1 << op % WORD)
-        return cost, runs
-
-    def _to_do(self, op: int, stage: Int) -> Bool:
-        """Mark the states before which an op must run as the last of a fixed order, or as a dead end."""
-        if self.fixed:
-            return stage == op + 1
-        if op not in self._ends:
-            return np.zeros(len(stage), dtype=np.bool_)
-        return (stage >> self._ends.index(op)) & 1 != 0
-
-    def _expanded(self, states: States, rows: Int) -> Batch:
-        """Return the states that precede some states."""
-        sets, need, stage = self.sets, states.need[:, rows], states.stage[rows]
-        used = sets.bytes_of(need)
-        found = [self._first().at(np.zeros(1, dtype=np.bool_))]
-        for op, touched in enumerate(self._touched):
-            written, to_do = sets.mask(sets.writes[op]), self._to_do(op, stage)
-            serves = meets(need, written)
-            at = np.flatnonzero(serves | to_do)
-            room = sets.budget - int(sets.always[op]) - sets.size_of(touched)
-            at = at[used[at] - sets.bytes_of(need[:, at], touched) <= room]
-            before = (need[:, at] & ~written) | sets.mask(sets.reads[op])
-            then = stage[at] - to_do[at] * (1 if self.fixed else 1 << self._ends.index(op) if op in self._ends else 0)
-            spent = states.spent[rows[at]] + int(sets.cost[op])
-            moves = Batch(before, then, spent, rows[at], np.full(len(at), op))
-            found.append(moves)
-            if self.fixed:  # the op may also have run again since its first compute
-                again = (to_do & serves)[at]
-                found.append(moves._replace(stage=stage[at]).at(again))
-        sets_of, *columns = zip(*found, strict=True)
-        every = Batch(np.concatenate(sets_of, axis=1), *map(np.concatenate, columns))
-        return every.at(different(every.need, every.stage, every.spent))
-
-    def _dominated(self, states: States, rows: Int) -> Bool:
-        """Mark states that another one makes superfluous: it needs less, and what follows it costs no more."""
-        need, stage, spent = states.need[:, rows], states.stage[rows], states.spent[rows]
-        out = np.zeros(len(rows), dtype=np.bool_)
-
-        def drop(at: Int, need: Sets, stage: Int) -> None:
-            row = states.find(need, stage)
-            out[at] |= (row >= 0) & (states.spent[row] <= spent[at])
-
-        for tensor in range(len(self.sets.size)):
-            at = np.flatnonzero(has(need, tensor) & ~out)
-            drop(at, need[:, at] & ~self.sets.mask(1 << tensor), stage[at])
-        for op in range(len(self.sets.ops)) if self.fixed else self._ends:
-            at = np.flatnonzero(self._to_do(op, stage) & ~meets(need, self.sets.mask(self.sets.writes[op])) & ~out)
-            drop(at, need[:, at], stage[at] - (1 if self.fixed else 1 << self._ends.index(op)))
-        return out
-
-    def _schedule(self, states: States, row: int) -> Schedule | None:
+    def _schedule(self, states: Any, row: int) -> Schedule | None:
         """Return the schedule from a state without needs to the first state; None without one."""
         if row < 0:
             return None
@@ -261,72 +197,59 @@ class _Search:
         return Schedule.of_computes(graph, graph.arrays.order[steps], source="live search")
 
 
-def _dependents(sets: LiveSets) -> list[int]:
-    """Return the ops that depend on each op, as bits."""
-    writer = {t: op for op, written in enumerate(sets.writes) for t in numbers(written)}
-    after = [0] * len(sets.ops)
-    for op in range(len(sets.ops) - 1, -1, -1):
-        for tensor in numbers(sets.reads[op]):
-            after[writer[tensor]] |= after[op] | 1 << op
-    return after
+def _states(kernel: Any, capacity: int) -> Any:
+    """Return room for states."""
+    words = (np.zeros(capacity, dtype=np.uint64) for _ in range(3))
+    costs = (np.zeros(capacity, dtype=np.int64) for _ in range(2))
+    kinds = (np.int32, np.int16, np.bool_)
+    return kernel.States(*words, *costs, *(np.zeros(capacity, dtype=kind) for kind in kinds), _table(capacity))
 
 
-def _dead_ends(sets: LiveSets) -> list[int]:
-    """Return the ops whose outputs are neither read nor kept."""
-    used = sets.kept
-    for read in sets.reads:
-        used |= read
-    return [op for op, written in enumerate(sets.writes) if not written & used]
+def _table(capacity: int) -> NDArray[np.int32]:
+    """Return an empty hash table, at most half of which is filled."""
+    return np.zeros(1 << (2 * capacity - 1).bit_length(), dtype=np.int32)
 
 
-class _Knapsack(NamedTuple):
-    """Tensors that may have to be live during the first run of an op, by rising cost of the writer per byte.
-
-    With the fixed order, a tensor is read by a first compute after the op once the stage exceeds `reader`. With a free
-    order, `readers` contains its readers that depend on the op.
-    """
-
-    op: int
-    excess: int
-    tensor: Int
-    size: Int
-    price: Float
-    reader: Int
-    readers: Sets
-
-    def value(self, held: Bool) -> Float:
-        """Return the least cost of runs of writers such that the other held tensors fit, shape (states,)."""
-        size = held * self.size[:, None]
-        before = np.cumsum(size, axis=0) - size
-        excess = self.excess + size.sum(axis=0)
-        return (self.price / self.size) @ np.clip(excess - before, 0, size)
-
-
-def _knapsacks(sets: LiveSets, *, fixed: bool) -> list[_Knapsack]:
-    """Return the knapsacks of the ops during which not all tensors fit that may have to be live."""
-    ops, size, after = len(sets.ops), sets.size.tolist(), _dependents(sets)
-    writer = {t: op for op in range(ops) for t in numbers(sets.writes[op])}
-    price = {
-        t: int(sets.cost[op]) / max(1, sum(size[u] > 0 for u in numbers(sets.writes[op]))) for t, op in writer.items()
-    }
-    found = []
+def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
+    """Return the problem as sets in words."""
+    ops, after = len(sets.cost), sets.dependents()
+    before = [bits(op for op in range(ops) if after[op] >> other & 1) | 1 << other for other in range(ops)]
+    between = np.zeros((ops, ops + 1, 2) if fixed else (1, 1, 2), dtype=np.uint64)
+    for op in range(ops) if fixed else ():
+        read = [0] * (ops + 1)
+        for place in range(op + 2, ops + 1):
+            read[place] = read[place - 1] | sets.reads[place - 1]
+        between[op] = _words(read)
+    outlasting, spare = [], []
     for op in range(ops):
-        follows = (1 << ops) - (2 << op) if fixed else after[op]
         touched = sets.reads[op] | sets.writes[op]
-        tensors = [
-            t for t, by in writer.items()
-            if size[t] and not touched >> t & 1 and (by < op if fixed else after[by] >> op & 1)
-        ]  # fmt: skip
-        tensors.sort(key=lambda t: price[t] / size[t])
-        readers = [sets.readers[t] & follows for t in tensors]
-        excess = int(sets.always[op]) + sets.size_of(touched) - sets.budget
-        if excess + sum(size[t] for t in tensors) > 0 and any(price[t] for t in tensors):
-            first = [(mask & -mask).bit_length() - 1 if mask else ops for mask in readers]
-            found.append(
-                _Knapsack(
-                    op, excess, np.array(tensors, dtype=np.int64), sets.size[tensors],
-                    np.array([price[t] for t in tensors]), np.array(first, dtype=np.int64),
-                    np.concatenate([column(mask, -(-ops // WORD)) for mask in readers], axis=1),
-                )
-            )  # fmt: skip
-    return found
+        outlasting.append(
+            bits(
+                t for t, by in enumerate(sets.writer)
+                if sets.size[t] and not touched >> t & 1 and (by < op if fixed else after[by] >> op & 1)
+            )
+        )  # fmt: skip
+        spare.append(sets.room[op] - sets.size_of(touched))
+    readers = [bits(by for t in numbers(written) for by in numbers(sets.readers[t])) for written in sets.writes]
+    end_of = np.full(ops, -1, dtype=np.int64)
+    end_of[sets.ends] = np.arange(len(sets.ends))
+    lists = sets.room, spare, np.cumsum([0, *sets.cost]), sets.cost, sets.writer, end_of, sets.ends, sets.size
+    return kernel.Tables(
+        _words(sets.reads), _words(sets.writes), _words(outlasting), between, _words(readers),
+        _words([before[op] for op in sets.writer]), _words([before[op] for op in sets.ends]),
+        *(np.array(values, dtype=np.int64) for values in lists), np.array(sets.price, dtype=np.float64),
+        _octets(sets.size), _octets(sets.cost), np.zeros(ops + 2, dtype=np.int64), np.zeros(1), np.zeros((1, 1)),
+        digits(), np.array([ops, fixed], dtype=np.int64),
+    )  # fmt: skip
+
+
+def _words(sets: Iterable[int]) -> NDArray[np.uint64]:
+    """Return sets as pairs of words, shape (sets, 2)."""
+    return np.array([(one & (1 << 64) - 1, one >> 64) for one in sets], dtype=np.uint64).reshape(-1, 2)
+
+
+def _octets(values: list[int]) -> Int:
+    """Return the sum of the values of the elements of each octet of two words, shape (16, 256)."""
+    bit = np.arange(256)[:, None] >> np.arange(8) & 1
+    padded = np.array([*values, *[0] * (MOST - len(values))], dtype=np.int64).reshape(16, 8)
+    return padded @ bit.T

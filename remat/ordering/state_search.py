@@ -368,9 +368,6 @@ def _tables(problem: Problem, tensors: Int, kernel: ModuleType) -> Any:
         candidates.append([] if fits else sorted(lasting, key=lambda t: share[t] / size[t]))
     flat = [t for each in candidates for t in each]
     keepers = sum(1 << op for op in range(n) if any(kept[t] for t in writes[op]))
-    digits = np.zeros(64, dtype=np.int64)
-    for bit in range(64):
-        digits[(int(kernel.SEQUENCE) << bit & (2**64 - 1)) >> 58] = bit
     return kernel.Tables(
         _words(reads), _words(writes), *(np.array(sets, dtype=np.uint64) for sets in (before, later)),
         _words([np.flatnonzero(kept).tolist()])[0], np.array([keepers], dtype=np.uint64),
@@ -379,7 +376,7 @@ def _tables(problem: Problem, tensors: Int, kernel: ModuleType) -> Any:
         np.cumsum([0, *map(len, candidates)], dtype=np.int64), np.array(flat, dtype=np.int64),
         np.array([share[t] for t in flat], dtype=np.float64),
         np.zeros(n + 2, dtype=np.int64), np.zeros(1), np.zeros((1, 1)),
-        digits, np.array([n, problem.budget_bytes or 0, fixed], dtype=np.int64),
+        digits(), np.array([n, problem.budget_bytes or 0, fixed], dtype=np.int64),
     )  # fmt: skip
 
 
@@ -387,3 +384,13 @@ def _words(rows: Sequence[Iterable[int]]) -> NDArray[np.uint64]:
     """Return sets of tensors as pairs of words, shape (rows, 2)."""
     sets = [sum(1 << tensor for tensor in row) for row in rows]
     return np.array([(one & (1 << 64) - 1, one >> 64) for one in sets], dtype=np.uint64)
+
+
+def digits() -> Int:
+    """Return the number of a bit by the six highest bits of its product with the de Bruijn sequence of the kernels."""
+    from remat.ordering.state_search_kernel import SEQUENCE
+
+    found = np.zeros(64, dtype=np.int64)
+    for bit in range(64):
+        found[(int(SEQUENCE) << bit & (2**64 - 1)) >> 58] = bit
+    return found

@@ -1,13 +1,16 @@
 """Live search: optima and feasibility of tiny graphs by an independent search."""
 
+import signal
+import threading
 from dataclasses import replace
 
 import pytest
 
-from remat.graphs import Tensor, layered
+from remat.graphs import ComputeGraph, Tensor, layered
 from remat.graphs.families import unit_chain
+from remat.ordering import live_search
 from remat.ordering.best_first import Aim, explore
-from remat.ordering.live_search import LiveSearch
+from remat.ordering.live_search import KERNELS, LiveSearch
 from remat.ordering.state_search import ENDLESS
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
@@ -23,11 +26,27 @@ def budgets(problem: Problem) -> list[int]:
     return sorted({low, low + (high - low) // 4, (low + high) // 2, high - 1} - set(range(low)))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    assert KERNELS.ready()
+
+
+def with_tiny_tensors(graph: ComputeGraph) -> ComputeGraph:
+    """Return the graph with every third tensor of some bytes, and a thousand times the size of the others."""
+    tensors = [
+        replace(tensor, size=min(tensor.size, 3) if k % 3 == 0 else 1000 * tensor.size)
+        for k, tensor in enumerate(graph.tensors)
+    ]
+    return replace(graph, tensors=tensors)
+
+
 def check(seeds: range, order: OrderRule, most_ops: int) -> tuple[int, int]:
     """Compare with the best-first search; return how many budgets are feasible, and infeasible."""
     feasible = infeasible = 0
     for seed in seeds:
         graph = random_graph(seed, most_ops=most_ops, plain=seed % 2 == 0)
+        if seed % 3 == 0:
+            graph = with_tiny_tensors(graph)
         for budget in budgets(Problem(graph)):
             problem = Problem(graph, budget, order=order)
             if not LiveSearch.applies(problem):
@@ -52,7 +71,7 @@ def check(seeds: range, order: OrderRule, most_ops: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("order", OrderRule)
 def test_cost_and_feasibility_equal_those_of_another_search(order: OrderRule) -> None:
-    """Several outputs, workspace, kept tensors, several dead ends and graph inputs are among the graphs."""
+    """Among the graphs are several outputs, workspace, tensors to keep, dead ends, graph inputs and tiny tensors."""
     feasible, infeasible = check(range(36, 45), order, 7)
     assert feasible > 5
     assert infeasible > 0
@@ -74,6 +93,25 @@ def test_deadlines_and_memory_leave_bounds() -> None:
     full = LiveSearch(problem, memory=0).run()
     assert full.schedule is None
     assert late.bound <= full.bound <= 12202
+
+
+def test_more_room_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The states, and the order in which they are expanded, are the same in every run and for every table."""
+    problem = Problem(layered(25, seed=1), "90%")
+    found = LiveSearch(problem).run()
+    monkeypatch.setattr(live_search, "FIRST", 100)
+    again = LiveSearch(problem).run()
+    assert found.bound == 12202
+    assert found == again
+
+
+def test_ctrl_c_stops_the_kernel() -> None:
+    problem = Problem(layered(60, seed=0), "60%")
+    timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        LiveSearch(problem).run(deadline=Deadline.after(60))
+    timer.join()
 
 
 def test_more_than_64_tensors() -> None:

@@ -28,6 +28,7 @@ from remat.experiments.library.records import (
     to_schedule,
 )
 from remat.ordering.best_first import Aim, Explored, explore
+from remat.ordering.live_search import KERNELS as LIVE_SEARCH
 from remat.ordering.live_search import LiveSearch
 from remat.ordering.state_search import ENDLESS, StateSearch
 from remat.ordering.state_search import KERNELS as STATE_SEARCH
@@ -260,6 +261,8 @@ def _live_search(problem: Problem, call: Call, start: Schedule | None) -> Answer
     if not LiveSearch.applies(problem):
         raise RematError(f"{problem.graph.name}: live search needs at most 128 tensors with one writer each")
     deadline, search = Deadline.after(call.seconds), LiveSearch(problem, memory=MEMORY)
+    if not LIVE_SEARCH.ready(deadline):
+        return Answer()
     source, scope = "live search", Scope(OrderRule(problem.order), staged=False)
     schedules = []
     if start is None:
