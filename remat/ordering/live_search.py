@@ -148,7 +148,8 @@ class _Search:
     def __init__(self, problem: Problem, most: int, *, forget: bool) -> None:
         import remat.ordering.live_search_kernel as kernel
 
-        self.problem, self._most, self._kernel = problem, most, kernel
+        self.problem, self._most = problem, most
+        self._kernel: Any = kernel
         self.fixed = problem.order is OrderRule.FIXED
         self.sets = LiveSets(problem, forget=forget)
         if forget and not self.fixed and len(self.sets.ends) > MOST_ENDS:
@@ -180,7 +181,7 @@ class _Search:
     def _larger(self, states: Any, heap: Any, found: Int) -> tuple[Any, Any]:
         """Return the same states and heap with twice the room, as far as memory allows."""
         more = min(2 * len(states.low), self._most) - len(states.low)
-        grown = [np.concatenate([field, np.zeros(more, dtype=field.dtype)]) for field in states[:-1]]
+        grown: list[Any] = [np.concatenate([field, np.zeros(more, dtype=field.dtype)]) for field in states[:-1]]
         states = self._kernel.States(*grown, _table(len(grown[0])))
         self._kernel.rebuild(states, found)
         return states, self._kernel.Heap(*(np.concatenate([field, np.zeros_like(field)]) for field in heap))

@@ -380,7 +380,7 @@ def forced(tables, low, high, stage, ops_low, ops_high):
         all_low, all_high = NONE, NONE  # only the last op, whose outputs no earlier op reads, has no readers here
     else:
         all_low, all_high = must_run(tables, low, high, stage)
-    for op in range(tables.facts[0]):
+    for op in range(tables.facts[0] - 1, -1, -1):
         if not ((ops_high >> np.uint64(op - 64)) if op >= 64 else (ops_low >> np.uint64(op))) & ONE:
             continue
         if fixed and op + 1 != np.int64(stage):

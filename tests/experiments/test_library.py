@@ -235,7 +235,7 @@ def test_absent_graphs_and_unknown_names_are_refused(monkeypatch: pytest.MonkeyP
 def test_runs_add_what_they_prove(ledger: Ledger, method: str) -> None:
     problem = LibraryProblem(CHAIN, "free", 90)
     news = attempt(problem, ledger, Call(method, 60.0))
-    assert names(news.better) == {"fixed-90", "free-90"}
+    assert names(news.better) >= {"fixed-90", "free-90"}
     assert "free-90" in names(news.raised)
     known = standing(ledger, "free", 90)
     assert known.closed

@@ -52,6 +52,7 @@ def check(seeds: range, order: OrderRule, most_ops: int) -> tuple[int, int]:
             if not LiveSearch.applies(problem):
                 continue
             known = explore(problem, Aim.COST, limit=LIMIT, peak=budget)
+            assert known is not None
             found = LiveSearch(problem).run()
             some = LiveSearch(problem).any_schedule().schedule
             assert (some is None) is (known.schedule is None), (seed, budget)
@@ -61,6 +62,7 @@ def check(seeds: range, order: OrderRule, most_ops: int) -> tuple[int, int]:
                 infeasible += 1
                 continue
             assert found.bound == known.bound, (seed, budget)
+            assert found.schedule is not None
             certificate = problem.validate(found.schedule)
             assert (certificate.accepted, certificate.cost) == (True, known.bound), (seed, budget)
             below = LiveSearch(problem).run(known.bound)
@@ -86,22 +88,22 @@ def test_cost_and_feasibility_equal_those_of_another_search_on_many_graphs(order
 
 
 def test_deadlines_and_memory_leave_bounds() -> None:
-    problem = Problem(layered(25, seed=1), "90%")
+    problem = Problem(layered(40, seed=0), "80%")
     late = LiveSearch(problem).run(deadline=Deadline.after(0))
     assert late.schedule is None
-    assert problem.graph.base_cost <= late.bound < 12202  # the optimum is 7 % above the cost of each op once
+    assert problem.graph.base_cost <= late.bound < 25709  # the optimum is 19 % above the cost of each op once
     full = LiveSearch(problem, memory=0).run()
     assert full.schedule is None
-    assert late.bound <= full.bound <= 12202
+    assert late.bound < full.bound < 25709
 
 
 def test_more_room_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The states, and the order in which they are expanded, are the same in every run and for every table."""
-    problem = Problem(layered(25, seed=1), "90%")
+    problem = Problem(layered(40, seed=0), "80%")
     found = LiveSearch(problem).run()
     monkeypatch.setattr(live_search, "FIRST", 100)
     again = LiveSearch(problem).run()
-    assert found.bound == 12202
+    assert found.bound == 25709
     assert found == again
 
 
