@@ -281,6 +281,8 @@ def test_wrong_arguments_are_refused(state, monkeypatch) -> None:
         ("problem.step-sample", (module, None, "70%"), {"verify": True}),
         ("execution.no-module", (model, sample, "70%"), {}),
         ("execution.no-module", (len, sample, "70%"), {}),
+        ("capture.arguments", (module, {"x": sample[0]}, "70%"), {}),
+        ("capture.arguments", (module, 5, "70%"), {}),
         ("problem.step-setting", (module, sample, "70%"), {"engine": "steam"}),
     ):
         with refused(kind):

@@ -17,6 +17,7 @@ from remat.solving.training_steps import check_options
 from remat.torch.blocks.finding import BlocksLike, find_blocks
 from remat.torch.blocks.planning import BlockPlans, plan_blocks
 from remat.torch.blocks.report import BlocksReport
+from remat.torch.capture.fakes import sample_tuple
 from remat.torch.lock import in_turn
 from remat.torch.modes import in_training
 from remat.torch.rematerialized.arguments import Sample
@@ -241,7 +242,7 @@ def rematerialize_blocks(
     settings = Settings(budget, **options)
     made = RematerializedBlocks(model, find_blocks(model, blocks), settings, other_shapes)
     if sample_args is not None or sample_kwargs is not None:
-        args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args or ())
+        args = sample_tuple(sample_args)
         try:
             with in_training(model):
                 made.capture(args, dict(sample_kwargs or {}))

@@ -28,6 +28,25 @@ def fake_tensors() -> AbstractContextManager[Any]:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def sample_tuple(sample: Any) -> tuple[Any, ...]:
+    """Return the positional arguments of a sample: a tuple, a list, a single tensor, or None for no arguments.
+
+    Raise CaptureError for anything else.
+    """
+    if isinstance(sample, torch.Tensor):
+        return (sample,)
+    if not isinstance(sample, tuple | list | None):
+        raise _no_tuple(sample)
+    return tuple(sample or ())
+
+
+def _no_tuple(given: Any) -> CaptureError:
+    named = "; arguments by name are sample_kwargs" if isinstance(given, Mapping) else ""
+    return CaptureError(
+        f"the sample arguments must be a tuple, not a {type(given).__name__}: (x,) for one{named}", "arguments"
+    )
+
+
 @contextmanager
 def without_onednn() -> Iterator[None]:
     """Run the ops of an LSTM one by one: oneDNN's fused kernel does not report the memory that it keeps."""
@@ -115,9 +134,7 @@ class FakeWorld:
         Raise CaptureError if `args` is not a tuple, or a tensor is on the meta device, of another fake mode or sharded.
         """
         if not isinstance(args, tuple | list):
-            raise CaptureError(
-                f"the sample arguments must be a tuple, not a {type(args).__name__}: (x,) for one", "arguments"
-            )
+            raise _no_tuple(args)
         own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
         named = [(f"parameter or buffer {name!r}", tensor) for name, tensor in own.items()]

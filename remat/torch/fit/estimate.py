@@ -27,6 +27,7 @@ from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.runtime.text import json_text
 from remat.solving.training_steps import costs_text
 from remat.torch.capture import capture
+from remat.torch.capture.fakes import sample_tuple
 from remat.torch.costs import CostModel
 from remat.torch.fit.eager_step import EagerStep, eager_step
 from remat.torch.fit.growth import Family, Largest, Limits, dimensions, largest_size
@@ -369,7 +370,7 @@ def estimate(
     """
     if unknown := options.keys() - EstimateOptions.__annotations__.keys():
         raise TypeError(f"estimate() has no argument {min(unknown)!r}")
-    args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args)
+    args = sample_tuple(sample_args)
     available = None if memory is None else read_memory(memory)
     step = _Step(module, optimizer, options)
     deadline = time.monotonic() + options.get("time_limit", 60.0)

@@ -21,7 +21,7 @@ from remat.solving.result import Result
 from remat.solving.solve import solve
 from remat.torch.capture import capture
 from remat.torch.capture.explaining import explained, module_path, quiet_torch
-from remat.torch.capture.fakes import FakeWorld, grouped_products, without_onednn
+from remat.torch.capture.fakes import FakeWorld, grouped_products, sample_tuple, without_onednn
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
 from remat.torch.modes import kept_modes
@@ -106,7 +106,7 @@ def policy(  # noqa: PLR0913 - independent options of users
     """
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"policy takes a torch.nn.Module, not a {type(model).__name__}", "no-module")
-    args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args)
+    args = sample_tuple(sample_args)
     with kept_modes(model):
         model.train()
         step = captured_regions(model, args, sample_kwargs, regions, costs)

@@ -12,6 +12,7 @@ from torch import nn
 
 from remat.errors import ExecutionError, ProblemError, VerificationError
 from remat.schedule import Schedule
+from remat.torch.capture.fakes import sample_tuple
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
 from remat.torch.modes import in_training
@@ -132,7 +133,7 @@ def rematerialize(  # noqa: PLR0913 - independent options of users
         if verify or schedule is not None:
             raise ProblemError(f"{'verify' if verify else 'schedule'} needs sample arguments", "step-sample")
         return rematerialized(module, [], planner)
-    args = (sample_args,) if isinstance(sample_args, torch.Tensor) else tuple(sample_args or ())
+    args = sample_tuple(sample_args)
     kwargs = dict(sample_kwargs or {})
     with in_training(module):
         plan = planner(module, args, kwargs, schedule)
