@@ -11,8 +11,7 @@ from remat.bounds.isolated import isolated_bounds
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.peak_bounds import cut_bound, structural_bound
-from remat.bounds.stage_bound import stage_bounds
-from remat.bounds.stage_programmes import StageProgrammes
+from remat.bounds.stage_bound import Programmes, stage_bounds
 from remat.errors import ProblemError
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, covers
@@ -42,7 +41,7 @@ class BoundOptions(TypedDict, total=False):
         cheaper.
     isolate : bool
         Compute them in a child process (:mod:`remat.bounds.isolated`), which may hold `memory_limit` in total.
-    programmes : StageProgrammes, optional
+    programmes : StageProgrammes or TransferSearch, optional
         Programmes of this problem that the stage bound resumes, unless in a child process.
     """
 
@@ -51,7 +50,7 @@ class BoundOptions(TypedDict, total=False):
     relaxations: Sequence[str]
     enough: int | None
     isolate: bool
-    programmes: StageProgrammes | None
+    programmes: Programmes | None
 
 
 def bounds(problem: Problem, deadline: float | Deadline | None = None, **options: Unpack[BoundOptions]) -> list[Bound]:

@@ -13,6 +13,9 @@ from remat.bounds.transfer_search import TransferSearch
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline, OverdueError
 
+#: Programmes of one problem that a later search resumes.
+Programmes = StageProgrammes | TransferSearch
+
 
 def stage_bound(
     problem: Problem,
@@ -45,7 +48,7 @@ def stage_bounds(
     deadline: float | Deadline | None = None,
     threads: int | None = None,
     memory_limit: int | None = None,
-    programmes: StageProgrammes | None = None,
+    programmes: Programmes | None = None,
 ) -> Iterator[Bound]:
     """Yield increasing bounds on the objective for the reference order of first computes.
 
@@ -56,9 +59,10 @@ def stage_bounds(
 
     On a machine with a host they bound the time of any schedule with this order of first computes, by
     :class:`remat.bounds.transfer_relaxation.TransferRelaxation`. Its first event is the same; steps at which the
-    solution of the linear relaxation implies too much memory become events, too. Integer programmes follow: for the
-    events of the best relaxation, then also for the steps after them, then for those before them. The last one has
-    every step at which the reference order without recomputation exceeds the budget.
+    solution implies too much memory become events, too. Integer programmes follow, in which the device holds no part of
+    a tensor: for the events of the best relaxation, with those that follow from the solution, then also for the steps
+    after them, then for those before them. The last one has every step at which the reference order without
+    recomputation exceeds the budget.
 
     Parameters
     ----------
@@ -73,7 +77,7 @@ def stage_bounds(
     memory_limit : int, optional
         Bytes that a linear programme may take. One that needs more than this, or more than is available, is skipped,
         and the bound's note gives the reason.
-    programmes : StageProgrammes, optional
+    programmes : StageProgrammes or, on a machine with a host, TransferSearch, optional
         Programmes of this problem to resume.
 
     Yields
@@ -85,9 +89,14 @@ def stage_bounds(
     problem, _ = problem.relaxed
     search: BoundSearch
     if problem.can_move:
-        search = TransferSearch(problem, enough, clock, threads, memory_limit)
+        limits = enough, clock, threads, memory_limit
+        if isinstance(programmes, TransferSearch) and programmes.problem is problem:
+            search = programmes.resumed(*limits)
+        else:
+            search = TransferSearch(problem, *limits)
     else:
-        search = StageSearch(problem, enough, clock, threads, memory_limit, programmes)
+        known = programmes if isinstance(programmes, StageProgrammes) else None
+        search = StageSearch(problem, enough, clock, threads, memory_limit, known)
     yield search.best
     if problem.budget_bytes is None:
         return

@@ -22,8 +22,12 @@ LARGEST = 10**6
 
 @dataclass(frozen=True)
 class _MovingStage(Stage):
-    """A stage with the variables ``host`` and ``write`` of each tensor, −1 where there is none, and ``stall``."""
+    """A stage with more variables of each tensor, −1 where there is none, and the variable ``stall``.
 
+    `allocated` is `here` unless tensors are allocated as a whole.
+    """
+
+    allocated: Int
     host: Int
     write: Int
     stall: int
@@ -48,7 +52,7 @@ class TransferRelaxation(StageRelaxation):
     Minimise ``sum cost(o) again[j, o] + sum stall[j]`` subject to (2) to (4), (7) and (8); to (1), (5) and (6) with
     ``here`` in place of ``live``, and in (5) with ``again[j, w] + read[j, t]`` in place of ``again[j, w]``; and to
 
-    (9) ``live[j, t] <= here[j, t] + host[j, t]``;
+    (9) ``live[j, t] <= here[j, t] + host[j, t]`` and ``host[j, t] <= live[j, t]``;
     (10) ``here[j, t] <= here[j − 1, t] + sum of again[j, writers of t] + read[j, t]`` for old ``t``;
     (11) ``here[j − 1, t] + again[j, w] + read[j, t] >= 1``, or ``>= again[j, o]``, wherever (3) or (4) has
          ``live[j − 1, t] + again[j, w]``;
@@ -64,6 +68,12 @@ class TransferRelaxation(StageRelaxation):
     (17) for each event ``j`` and each ``m`` below 6: the sum of those ``here[j, t]`` where ``m + 1`` times ``size(t)``
          exceeds what the op of the event leaves of the budget is at most ``m``.
 
+    With `whole`, the boolean ``allocated[j, t]`` replaces ``here[j, t]`` in (1) and (17), and
+
+    (18) ``here[j, t] <= allocated[j, t]``.
+
+    It changes no linear relaxation, but integer programmes: the device holds no part of a tensor.
+
     *Proof.* Take any schedule with this order of first computes, and set the variables as described. Set
     ``ever[a, o] = 1`` if ``o`` runs again after event ``a``, and ``more[a, t]`` to the sum of reads, at most 1.
 
@@ -71,16 +81,24 @@ class TransferRelaxation(StageRelaxation):
     the event before, or a writer ran in between. (1): bytes are allocated before they arrive. (5), (6): if a tensor is
     not on the device throughout a stage, its part at the end was computed or read in the stage. (9): a free waits for
     the write, and the host keeps the copy until the tensor has arrived, so a value that is not complete on the device
-    has a complete copy. (10), (11): a fetch issued after the compute of an event begins after it, and an op starts
+    has a complete copy. Of a value that is nowhere complete there is no copy: while one is written, the value is on the
+    device. (10), (11): a fetch issued after the compute of an event begins after it, and an op starts
     after its inputs have arrived; so what is not there at the event, and not computed since, is read in between.
     (12): a copy is written after the computes of its value; where an event divides its time, ``host`` is the part
     written so far, and the tensor is still on the device. (14): a link does one transfer at a time, and computes do not
     overlap. (15): by definition. (17): a tensor that is partly here is allocated as a whole, and ``m + 1`` of these do
-    not fit. The time of the schedule is the sum of all stages. ∎
+    not fit. (18): bytes are allocated before they arrive. The time of the schedule is the sum of all stages. ∎
 
     The rows (15) and (16) make the linear relaxation at least as high as with any single one of its events. Without
     them, recomputations by halves in two stages replace a whole one.
+
+    Parameters
+    ----------
+    whole : bool
+        Add the variables ``allocated`` and the rows (18).
     """
+
+    whole: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,34 +118,45 @@ class TransferRelaxation(StageRelaxation):
         stall = int(model.continuous("stall", 1, 0, np.inf).index[0])
         read = _parts(model, "read", self._moves & (self._whole <= since) & (self._use > since))
         here, copied = plain.live.copy(), np.zeros(len(read), dtype=np.bool_)
+        allocated = here
         if until < len(self.problem.graph.arrays.cost):
             copied = self._moves & (self._whole < until) & (self._use > until)
             away = copied & (plain.live >= 0)
             here[away] = _parts(model, "here", away)[away]
+            if self.whole:
+                allocated = plain.live.copy()
+                allocated[away] = model.booleans("allocated", int(away.sum())).index
         return _MovingStage(
             since, until, plain.again, plain.live, plain.through, here, read,
-            host=_parts(model, "host", copied), write=_parts(model, "write", copied), stall=stall,
+            allocated=allocated, host=_parts(model, "host", copied), write=_parts(model, "write", copied), stall=stall,
         )  # fmt: skip
 
     def _transfers(self, stage: Stage, before: Stage | None) -> list[Linear]:
-        """Return the rows (9) to (14)."""
+        """Return the rows (9) to (14), (17) and (18)."""
         assert isinstance(stage, _MovingStage)
         rows = [*self._fetched(stage, before), *self._links(stage)]
         if stage.until < len(self.problem.graph.arrays.cost):
             rows += [self._remains(stage, before), *self._copies(stage, before), *self._whole_tensors(stage)]
         return rows
 
-    def _whole_tensors(self, stage: Stage) -> list[Linear]:
-        """Return the rows (17)."""
+    def _memory(self, stage: Stage) -> Linear:
+        assert isinstance(stage, _MovingStage)
+        return super()._memory(replace(stage, here=stage.allocated))
+
+    def _whole_tensors(self, stage: _MovingStage) -> list[Linear]:
+        """Return the rows (17) and (18)."""
         arrays = self.problem.graph.arrays
         room = self._budget - int(arrays.op_bytes[arrays.order[stage.until]])
-        there = np.flatnonzero(stage.here >= 0)
+        there = np.flatnonzero(stage.allocated >= 0)
         size = arrays.size[there]
-        rows = []
+        moved = np.flatnonzero(stage.allocated != stage.here)
+        row = np.arange(len(moved))
+        terms = (row, stage.allocated[moved], 1), (row, stage.here[moved], -1)
+        rows = [rows_from("allocated", *terms, num_rows=len(row), lower=0)]
         for most in range(MOST_TOGETHER):
             large = there[size * (most + 1) > room]
             if len(large) > most:
-                rows.append(rows_from("whole tensors", (0, stage.here[large], 1), num_rows=1, upper=most))
+                rows.append(rows_from("whole tensors", (0, stage.allocated[large], 1), num_rows=1, upper=most))
         return rows
 
     def _fetched(self, stage: Stage, before: Stage | None) -> list[Linear]:
@@ -169,8 +198,12 @@ class TransferRelaxation(StageRelaxation):
         line = np.arange(len(copied))
         last = before.host[copied] if isinstance(before, _MovingStage) else np.full(len(line), NONE)
         written = (line, stage.host[copied], -1), (line, last, 1), (line, stage.write[copied], 1)
+        both = copied[stage.live[copied] >= 0]
+        copies = np.arange(len(both))
+        exist = (copies, stage.live[both], 1), (copies, stage.host[both], -1)
         found = [
             rows_from("here or on the host", *somewhere, num_rows=len(row), lower=0),
+            rows_from("copies of what is live", *exist, num_rows=len(copies), lower=0),
             rows_from("copies", *written, num_rows=len(line), lower=0),
         ]
         if self._machine.host is not None:

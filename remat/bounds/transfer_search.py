@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,6 +27,8 @@ from remat.runtime.solve_options import SolveOptions, Status
 SHARE, LINEAR_WORK = 0.6, 100_000
 #: Consecutive ones without improvement before they stop.
 TRIALS = 3
+#: Factor of the time for another try of an integer programme.
+LONGER = 1.5
 #: Events added at once, and the least excess of memory for one, as a share of the largest.
 MOST_NEW, LEAST_EXCESS = 2, 0.3
 
@@ -37,8 +39,8 @@ class TransferSearch(BoundSearch):
 
     Attributes
     ----------
-    solution : tuple of TransferRelaxation and float64 array, or None
-        Last linear relaxation, and its solution: the one with the most events.
+    solutions : list of (TransferRelaxation, float64 array)
+        Relaxations, linear and with integers, and their solutions in the order in which they were found.
     """
 
     kind = "the transfer bound"
@@ -53,7 +55,17 @@ class TransferSearch(BoundSearch):
         self._tried: list[int] = []
         self._added = self.peaks[:1]
         self._work = self._failed = 0
-        self.solution: tuple[TransferRelaxation, Float] | None = None
+        self._planned: list[int] | None = None
+        self._plan: dict[tuple[int, ...], float] = {}
+        """Events of integer programmes, and the seconds in which each was not decided; infinite if it was."""
+        self.solutions: list[tuple[TransferRelaxation, Float]] = []
+
+    def resumed(
+        self, enough: int | None, clock: Deadline, threads: int | None, memory_limit: int | None
+    ) -> TransferSearch:
+        """Return this search with other limits."""
+        self.enough, self.clock, self.threads, self.memory_limit = enough, clock, threads, memory_limit
+        return self
 
     def go(self, integer: bool) -> Iterator[Bound]:
         if self.peaks:
@@ -61,13 +73,12 @@ class TransferSearch(BoundSearch):
             if integer:
                 yield from self._integer()
 
-    def continue_relaxing(self, deadline: Deadline) -> bool:
-        """Solve more linear relaxations than the last call until a deadline; return true if one was solved."""
-        self.clock, before = deadline, self.solution
+    def continue_relaxing(self, deadline: Deadline) -> None:
+        """Solve more linear relaxations than the last call until a deadline."""
+        self.clock = deadline
         with contextlib.suppress(OverdueError):
             for _ in self.relax(deadline):
                 pass
-        return self.solution is not before
 
     def relax(self, share: Deadline) -> Iterator[Bound]:
         """Yield bounds of linear relaxations, with events added where the last solution implies too much memory.
@@ -94,11 +105,10 @@ class TransferSearch(BoundSearch):
             yield from raised
             if found.values is None:
                 return
-            self.solution = relaxation, found.values
+            self.solutions.append((relaxation, found.values))
             self._tried, self._failed = events, 0 if raised else self._failed + 1
             self._work += n * len(events) ** 2
-            over = implied_memory(relaxation, found.values) - self.above + self.problem.constant_bytes
-            self._added = _worst(over, events)
+            self._added = _worst(self._excess(relaxation, found.values), events)
 
     def _built(self, relaxation: TransferRelaxation, deadline: Deadline) -> Model:
         """Build the model; raise `OverdueError` at the deadline, or if the model does not fit into memory."""
@@ -107,43 +117,73 @@ class TransferSearch(BoundSearch):
         return model
 
     def _integer(self) -> Iterator[Bound]:
-        """Yield bounds of integer programmes, from the events of the best linear relaxation to all events."""
+        """Yield bounds of integer programmes; a later call continues with those that were not decided.
+
+        Where a solution implies too much memory, events are added. Each programme has half of the time left.
+        """
+        if self._planned != self.events:
+            self._planned, self._plan = self.events, dict.fromkeys(self._event_sets(), 0.0)
+        waiting = list(self._plan)
+        while waiting and not self.done:
+            events = waiting.pop(0)
+            least, left = LONGER * self._plan[events], self.clock.remaining
+            if left < least:
+                continue
+            seconds = PATIENCE if math.isinf(left) else max(left / 2, least) if waiting else left
+            relaxation = TransferRelaxation(self.problem, events, whole=True)
+            try:
+                values, decided = yield from self._solved(relaxation, seconds)
+            except OverdueError:
+                continue
+            self._plan[events] = math.inf if decided else seconds
+            if values is not None:
+                self.solutions.append((relaxation, values))
+                wider = tuple(sorted([*events, *_worst(self._excess(relaxation, values), list(events))]))
+                if wider not in self._plan and len(wider) <= self._most_events:
+                    self._plan[wider] = 0.0
+                    waiting.insert(0, wider)
+
+    @property
+    def _most_events(self) -> int:
+        """Largest number of events of an integer programme."""
+        return MOST_WORK // len(self.memory)
+
+    def _event_sets(self) -> list[tuple[int, ...]]:
+        """Return the events of integer programmes, from those of the best linear relaxation to all."""
         best, n = set(self.events), len(self.memory)
         after, before = {min(k + 1, n - 1) for k in best}, {max(k - 1, 0) for k in best}
         every = best | after | before | set(np.flatnonzero(self.memory > self.above).tolist())
         if not best:
             after = {min(k + 1, n - 1) for k in every}
-        plan = [sorted(which) for which in (best, best | after, best | after | before, every | after) if which]
-        most = MOST_WORK // n
-        plan = [events for k, events in enumerate(plan) if len(events) <= most and events not in plan[:k]]
-        for left, events in zip(range(len(plan) - 1, -1, -1), plan, strict=True):
-            if self.done:
-                return
-            seconds = self.clock.remaining / (1 if left == 0 else 3)
-            if math.isinf(seconds):
-                seconds = PATIENCE
-            call = SolveOptions(self.clock.earlier(seconds), self.threads)
-            relaxation = TransferRelaxation(self.problem, events)
-            try:
-                model = self._built(relaxation, call.deadline)
-                linear = None if self.enough is None else Highs().relax(model, call)
-            except OverdueError:
-                continue
-            if self.enough is not None and linear is not None:
-                if linear.infeasible:
-                    yield self.infeasible(linear.versions)
-                    return
-                model = cheaper_than(model, linear, (self.enough - 1 - self.best.base_cost) / relaxation.unit)
-                if call.deadline.expired:
-                    continue
-            result = Highs().solve(model, call)
-            if result.status is Status.INFEASIBLE and self.enough is None:
+        plan = (best, best | after, best | after | before, every | after)
+        return [tuple(sorted(which)) for which in plan if 0 < len(which) <= self._most_events]
+
+    def _solved(
+        self, relaxation: TransferRelaxation, seconds: float
+    ) -> Generator[Bound, None, tuple[Float | None, bool]]:
+        """Solve an integer programme and yield its bound; return its solution, and true if it was decided."""
+        call = SolveOptions(self.clock.earlier(seconds), self.threads)
+        model = self._built(relaxation, call.deadline)
+        if self.enough is not None:
+            linear = Highs().relax(model, call)
+            if linear.infeasible:
+                yield self.infeasible(linear.versions)
+                return None, True
+            model = cheaper_than(model, linear, (self.enough - 1 - self.best.base_cost) / relaxation.unit)
+            call.deadline.check()
+        result = Highs().solve(model, call)
+        if result.status is Status.INFEASIBLE:
+            if self.enough is None:
                 yield self.infeasible(result.versions)
-                return
-            if result.status is Status.INFEASIBLE and self.enough is not None:
+            else:
                 yield from self.raised(self.enough, result.versions)
-            elif result.bound is not None:
-                yield from self._better(relaxation, without_tolerance(result.bound), result.versions)
+        elif result.bound is not None:
+            yield from self._better(relaxation, without_tolerance(result.bound), result.versions)
+        return result.values, result.status in (Status.OPTIMAL, Status.INFEASIBLE)
+
+    def _excess(self, relaxation: TransferRelaxation, values: Float) -> Float:
+        """Return the bytes above the budget that a solution implies at each first compute."""
+        return implied_memory(relaxation, values) - self.above + self.problem.constant_bytes
 
     def _better(self, relaxation: TransferRelaxation, bound: float, versions: object) -> Iterator[Bound]:
         """Yield a bound on the objective of a relaxation if it is better; in units of 1 it is rounded up."""

@@ -79,13 +79,13 @@ STAGES = (
 #: The same where tensors can be moved to a host. A short search and the first bounds end the solve where they meet.
 #: Schedules that only recompute are searched until their bound shows that none of them is faster than the best one.
 MOVING_STAGES = (
-    Stage("transfers", 0.3, seconds_per_op=0.02),
+    Stage("transfers", 0.2, seconds_per_op=0.02),
     Stage("drops", 0.1, seconds_per_op=0.01, when=("no-schedule",)),
     Stage("greedy", 0.1, seconds=2, max_ops=2_000, when=("no-schedule",)),
-    Stage("bounds", 0.1, seconds_per_op=0.01),
-    Stage("one-memory", 0.3),
-    Stage("transfers", 0.5),
-    Stage("bounds", 0.3),
+    Stage("bounds", 0.3, seconds_per_op=0.1),
+    Stage("one-memory", 0.2),
+    Stage("transfers", 0.6),
+    Stage("bounds", 0.5),
     Stage("timed-intervals", 0.3, max_ops=60, when=("fixed-order", "cp")),
     Stage("bounds", 0.3),
     Stage("one-memory", 0.3),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from remat.bounds.base import Bound
 from remat.bounds.selection import best_bound
-from remat.bounds.stage_programmes import StageProgrammes
+from remat.bounds.stage_bound import Programmes
 from remat.errors import BackendError
 from remat.runtime.deadline import Deadline
 from remat.solving.session import Session
 
 
-def raise_bounds(session: Session, deadline: Deadline, programmes: StageProgrammes | None = None) -> None:
+def raise_bounds(session: Session, deadline: Deadline, programmes: Programmes | None = None) -> None:
     """Compute all bounds until the deadline, as a step of the session, which keeps the best.
 
     The stage bound resumes `programmes`. Raise BackendError, naming both, if a bound exceeds the cost (time) of a known

@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar
 
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics.base import Heuristic
-from remat.heuristics.few_stages import FewStages
 from remat.heuristics.turns import Turns
 from remat.problem.training_step import training_step
 from remat.registry import heuristics, load
@@ -270,8 +269,8 @@ class Policy:
         if self.over or self.problem.budget_bytes is None:
             return False
         began = self.clock.elapsed
-        few = self.kept.get(FEW)
-        raise_bounds(self.session, deadline, few.programmes if isinstance(few, FewStages) else None)
+        known = self.kept.get("transfers" if self.problem.can_move else FEW)
+        raise_bounds(self.session, deadline, getattr(known, "programmes", None))
         self.last_bounds = self.clock.elapsed - began
         self.bounds_final = self.last_bounds < 0.5 * (deadline.seconds - began)
         self._spend("bounds", began)

@@ -48,10 +48,13 @@ def random_problem(seed: int) -> Problem | None:
 
 def relaxed(problem: Problem, events: list[int]) -> tuple[int, int]:
     """Return the bounds of the linear relaxation and of the integer programme, in hundredths of the cost unit."""
-    relaxation = TransferRelaxation(problem, events)
-    model, options = relaxation.build(), SolveOptions(threads=1)
-    values = Highs().relax(model, options).bound, Highs().solve(model, options).bound
-    return tuple(100 * problem.graph.base_cost + round(100 * relaxation.unit * value) for value in values)
+    relaxation, options = TransferRelaxation(problem, events, whole=True), SolveOptions(threads=1)
+    model = relaxation.build()
+    linear, whole = Highs().relax(model, options).bound, Highs().solve(model, options).bound
+    parts = Highs().relax(TransferRelaxation(problem, events).build(), options).bound
+    assert parts == pytest.approx(linear, abs=1e-6)
+    assert parts <= Highs().solve(TransferRelaxation(problem, events).build(), options).bound + 1e-6 <= whole + 2e-6
+    return tuple(100 * problem.graph.base_cost + round(100 * relaxation.unit * value) for value in (linear, whole))
 
 
 def check_never_above_the_least_time(seeds: range) -> tuple[int, int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import count
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
@@ -18,7 +20,8 @@ from remat.heuristics.drops import Drops
 from remat.heuristics.transfers.kernels import KERNELS
 from remat.heuristics.transfers.references import move_best_layers
 from remat.heuristics.transfers.relaxed import rounded
-from remat.heuristics.transfers.state import State, Value
+from remat.heuristics.transfers.starts import Starts
+from remat.heuristics.transfers.state import State, Value, copied
 from remat.heuristics.transfers.walks import Annealer
 from remat.heuristics.walks import run_walks
 from remat.problem import Problem
@@ -45,6 +48,8 @@ DROPS_SHARE, SHARE_INTERVAL = 0.15, 1.0
 RELAXED_SHARE, PARTS = 0.5, (0.1, 0.25, 0.5, 0.75)
 #: Factors by which the best price is varied, one after the other.
 FINER = (0.7, 1.4, 0.85, 1.2)
+#: A value above all others.
+NO_VALUE = Value(sys.maxsize, 0)
 
 
 @dataclass(frozen=True)
@@ -78,9 +83,11 @@ class Transfers(Heuristic):
        What proves unnecessary is taken back. The first descents begin from the *rounded solution* of the relaxation
        that gives the transfer bound (:func:`.relaxed.rounded`), which decides on all tensors at once.
     2. Others begin without choices, with several prices in turn, which are then refined.
-    3. The best choices of everything moved, each k-th layer moved, drops without moves, and the start compete.
-    4. *Annealing* from the best choices adds, removes and exchanges recomputations and fetches at random, each
-       evaluated exactly. Threads walk apart and share the best choices between rounds.
+    3. The best choices of each of these compete with everything moved, each k-th layer moved, drops without moves, and
+       the start.
+    4. *Annealing* adds, removes and exchanges recomputations and fetches at random, each evaluated exactly. Its rounds
+       start from the best choices, and from others once that brings no more (:class:`.starts.Starts`). Threads walk
+       apart and share the best choices.
 
     Where nothing can be moved, it searches for recomputations alone.
 
@@ -99,17 +106,23 @@ class Transfers(Heuristic):
     moves: ClassVar[bool] = True
     kernels = (KERNELS, *Drops.kernels)
     last: _Last | None = None
-    """State of the last run, from which a later run on the same problem continues."""
+    """State of the last run, from which a later one on the same problem with a start or in turns continues."""
+
+    @property
+    def programmes(self) -> TransferSearch | None:
+        """Programmes that bounds resume."""
+        return None if self.last is None else self.last.relaxation
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         if not self.prepared(run.deadline):
             return None
-        if self.last is None or self.last.given is not problem:
+        alone = run.start is None and run.horizon is None
+        if self.last is None or self.last.given is not problem or alone:
             self.last = _Last(problem, problem if self.options.recompute else replace(problem, max_computes=1))
-        search = _Search(self.last.problem, run, self.options)
-        search.go(self.last)
+        search = _Search(self.last, run, self.options)
+        search.go()
         return search.schedule
 
 
@@ -121,6 +134,9 @@ class _Last:
     problem: Problem
     """That, perhaps without recomputation."""
     descended: bool = False
+    rounded: int = 0
+    """Number of solutions of the relaxation from which descents have begun."""
+    starts: Starts = field(default_factory=Starts)
 
     @cached_property
     def relaxation(self) -> TransferSearch | None:
@@ -131,15 +147,15 @@ class _Last:
 
 
 class _Search:
-    """One run: its best choices, and its best schedule, which need not be expressible by choices."""
+    """One run: the best value of choices, and the best schedule, which need not be expressible by choices."""
 
-    def __init__(self, problem: Problem, run: HeuristicRun, options: TransfersOptions) -> None:
-        self.problem, self.call, self.options = problem, run, options
+    def __init__(self, last: _Last, run: HeuristicRun, options: TransfersOptions) -> None:
+        self.last, self.problem, self.call, self.options = last, last.problem, run, options
+        problem = self.problem
         self.order: Int = problem.graph.arrays.order
         if problem.order is OrderRule.FREE and run.start is not None:
             self.order = order_of(problem, run.start)
         self.state = self._new_state()
-        self.choices: Choices = self.state.copy()
         self.value = self.state.evaluate()
         self.schedule: Schedule | None = None
         self.rank = NO_RANK
@@ -148,18 +164,19 @@ class _Search:
         """Price of link time and leaning of the best descent."""
         self._lock = threading.Lock()
 
-    def go(self, last: _Last) -> None:
+    def go(self) -> None:
         """Search until time or moves are used up, or no time can be saved."""
         self.offer(self.state.schedule(Transfers.name))
         if self.over:
             return
-        again = last.descended and self.call.start is not None
+        again = self.last.descended and self.call.start is not None
         self._given(drops=not again)
-        self._relaxed(last.relaxation)
+        if not again:
+            self._layers()
+        self._relaxed()
         if not again:
             self._descents()
-            self._layers()
-            last.descended = not self.call.deadline.expired
+            self.last.descended = not self.call.deadline.expired
         if not self.over:
             self._anneal()
 
@@ -185,11 +202,11 @@ class _Search:
         return State(self.problem, self.order)
 
     def consider(self, state: State, value: Value) -> bool:
-        """Keep the choices of a state if they are the best; return true if so."""
+        """Offer the schedule of a state if its value is the best; return true if it is."""
         with self._lock:
             if value >= self.value:
                 return False
-            self.value, self.choices = value, state.copy()
+            self.value = value
             if value.excess == 0:
                 self.offer(state.schedule(Transfers.name))
             return True
@@ -205,17 +222,21 @@ class _Search:
         for schedule in starts:
             self.offer(schedule)
             if self.state.take_schedule(schedule):
-                self.consider(self.state, self.state.evaluate())
+                self._begin(self.state.evaluate())
 
     def _descents(self) -> None:
         """Descend at several prices of link time, and near the best of them."""
         values: dict[tuple[float, float], Value] = {}
+        best: list[Choices] = []
 
         def attempt(price: float, leaning: float) -> None:
             if self.over or (price, leaning) in values:
                 return
             self.state.clear()
-            values[price, leaning] = self._descend(price, leaning)
+            value = self._descend(price, leaning)
+            if value < min(values.values(), default=NO_VALUE):
+                best[:] = [self.state.copy()]
+            values[price, leaning] = value
 
         first, *others = self.options.leanings
         for price in self.options.prices:
@@ -227,6 +248,7 @@ class _Search:
             attempt(price * factor, leaning)
         if values:
             self.best_price = min(values, key=values.__getitem__)
+            self.last.starts.add(values[self.best_price], *best)
 
     def _descend(self, price: float, leaning: float) -> Value:
         """Descend from the choices of the state, and consider what that gives."""
@@ -237,18 +259,22 @@ class _Search:
         self.consider(self.state, value)
         return value
 
-    def _relaxed(self, relaxation: TransferSearch | None) -> None:
-        """Descend from the rounded solution of the relaxation that gives the transfer bound, if there is a new one."""
+    def _relaxed(self) -> None:
+        """Descend from rounded solutions of the relaxations behind the transfer bound, as far as they are new."""
+        relaxation = self.last.relaxation
         if self.over or relaxation is None:
             return
-        part = self.call.deadline.earlier(RELAXED_SHARE * self.call.deadline.remaining)
-        if not relaxation.continue_relaxing(part) or relaxation.solution is None:
-            return
-        for least in PARTS:
-            if self.call.deadline.expired:
-                return
-            self.state.take(*rounded(*relaxation.solution, least))
-            self._descend(*self.best_price)
+        relaxation.continue_relaxing(self.call.deadline.earlier(RELAXED_SHARE * self.call.deadline.remaining))
+        new = relaxation.solutions[self.last.rounded :]
+        for solution in reversed([each for each in new if each[0].whole or each is new[-1]]):
+            found = []
+            for least in PARTS:
+                if not self.call.deadline.expired:
+                    self.state.take(*rounded(*solution, least))
+                    found.append((self._descend(*self.best_price), self.state.copy()))
+            if found:
+                self.last.starts.add(*min(found, key=itemgetter(0)))
+        self.last.rounded = len(relaxation.solutions)
 
     def _layers(self) -> None:
         """Consider everything moved, and each k-th layer."""
@@ -256,10 +282,18 @@ class _Search:
         if step is None or not self.problem.can_move:
             return
         if move_best_layers(self.state, step, lambda: self.over) is not None:
-            self.consider(self.state, self.state.take_back(self.call.deadline))
+            self._begin(self.state.take_back(self.call.deadline))
+
+    def _begin(self, value: Value) -> None:
+        """Consider the choices of the state, and anneal from them."""
+        self.consider(self.state, value)
+        self.last.starts.add(value, self.state.copy())
 
     def _anneal(self) -> None:
         """Run rounds of annealing, in threads where the number of moves is not limited."""
+        if not self.last.starts.known:
+            self.state.clear()
+            self._begin(self.state.evaluate())
         limited = self.options.moves is not None or math.isinf(self.call.deadline.seconds)
         if limited:
             most = self.options.moves or MOVES_PER_OP * len(self.order)
@@ -273,13 +307,15 @@ class _Search:
 
     def _walk(self, number: int, moves: int | None) -> None:
         """Anneal in rounds of some moves, or until the search is over."""
+        starts = self.last.starts
         state = self._new_state() if number else self.state
         seeds = np.random.default_rng((self.call.seed, number))
         walk = Annealer(state, int(seeds.integers(2**31)))
         for _ in count() if moves is None else range(ROUNDS):
             if self.over:
                 return
-            state.restore(self.choices)
+            start = starts.next()
+            state.restore(start.choices)
             walk.restart()
             shared = now()
             for done in self._round(walk, moves):
@@ -289,6 +325,8 @@ class _Search:
                     self._share(walk)
                 if stop:
                     break
+            found = start.value if walk.best is None else Value(0, walk.best)
+            starts.improve(start, found, copied(walk.choices))
 
     def _share(self, walk: Annealer) -> None:
         """Consider the best choices of a walk, which then continues."""

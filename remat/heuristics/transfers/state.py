@@ -34,6 +34,12 @@ class Value(NamedTuple):
     time: int
 
 
+def copied(choices: Choices) -> Choices:
+    """Return a copy of choices."""
+    runs, num_runs, fetched, num_fetches = choices
+    return type(choices)(runs.copy(), num_runs.copy(), fetched.copy(), num_fetches.copy())
+
+
 def copy_choices(given: Choices, to: Choices) -> None:
     """Copy choices into the arrays of others."""
     to.runs[:], to.num_runs[:] = given.runs, given.num_runs
@@ -66,8 +72,7 @@ class State:
 
     def copy(self) -> Choices:
         """Return a copy of the choices."""
-        runs, num_runs, fetched, num_fetches = self.choices
-        return type(self.choices)(runs.copy(), num_runs.copy(), fetched.copy(), num_fetches.copy())
+        return copied(self.choices)
 
     def restore(self, choices: Choices) -> None:
         """Set the choices."""

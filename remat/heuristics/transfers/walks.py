@@ -61,23 +61,24 @@ class Annealer:
 
     @property
     def best(self) -> int | None:
-        """Least time without excess; None: none found."""
+        """Least time without excess in this round; None: none found."""
         return int(self._walk.best[0]) if self._walk.best[0] >= 0 else None
 
     @property
     def choices(self) -> Choices:
-        """Best choices."""
+        """Best choices of this round."""
         walk = self._walk
         return type(self.state.choices)(walk.best_runs, walk.best_num_runs, walk.best_fetched, walk.best_num_fetches)
 
     def restart(self) -> None:
-        """Begin a round from the choices of the state, which are also the best ones if they are better."""
+        """Begin a round from the choices of the state, also its best ones if they are within the budget."""
         from remat.heuristics.transfers.program_kernel import LINKS
 
         self.rounds += 1
         value = self.state.evaluate()
         self._walk.current[:] = value.time, value.excess, self.state.program.number[LINKS]
-        if value.excess == 0 and (self.best is None or value.time < self.best):
+        self._walk.best[0] = -1
+        if value.excess == 0:
             self._walk.best[0] = value.time
             copy_choices(self.state.choices, self.choices)
 
