@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -48,8 +47,6 @@ DROPS_SHARE, SHARE_INTERVAL = 0.15, 1.0
 RELAXED_SHARE, PARTS = 0.5, (0.1, 0.25, 0.5, 0.75)
 #: Factors by which the best price is varied, one after the other.
 FINER = (0.7, 1.4, 0.85, 1.2)
-#: A value above all others.
-NO_VALUE = Value(sys.maxsize, 0)
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,7 @@ class Transfers(Heuristic):
        What proves unnecessary is taken back. The first descents begin from the *rounded solution* of the relaxation
        that gives the transfer bound (:func:`.relaxed.rounded`), which decides on all tensors at once.
     2. Others begin without choices, with several prices in turn, which are then refined.
-    3. The best choices of each of these compete with everything moved, each k-th layer moved, drops without moves, and
-       the start.
+    3. Their best choices compete with everything moved, each k-th layer moved, drops without moves, and the start.
     4. *Annealing* adds, removes and exchanges recomputations and fetches at random, each evaluated exactly. Its rounds
        start from the best choices, and from others once that brings no more (:class:`.starts.Starts`). Threads walk
        apart and share the best choices.
@@ -128,7 +124,7 @@ class Transfers(Heuristic):
 
 @dataclass(eq=False)
 class _Last:
-    """State of the runs on a problem: ended descents are not repeated, and the relaxation continues."""
+    """State of the runs on a problem: ended descents are not repeated, the relaxation and annealing continue."""
 
     given: Problem
     problem: Problem
@@ -137,6 +133,8 @@ class _Last:
     rounded: int = 0
     """Number of solutions of the relaxation from which descents have begun."""
     starts: Starts = field(default_factory=Starts)
+    order: Int | None = None
+    """Order of first computes of the choices in `starts`."""
 
     @cached_property
     def relaxation(self) -> TransferSearch | None:
@@ -151,10 +149,11 @@ class _Search:
 
     def __init__(self, last: _Last, run: HeuristicRun, options: TransfersOptions) -> None:
         self.last, self.problem, self.call, self.options = last, last.problem, run, options
-        problem = self.problem
-        self.order: Int = problem.graph.arrays.order
-        if problem.order is OrderRule.FREE and run.start is not None:
-            self.order = order_of(problem, run.start)
+        self.order: Int = self.problem.graph.arrays.order
+        if self.problem.order is OrderRule.FREE and run.start is not None:
+            self.order = order_of(self.problem, run.start)
+        if last.order is None or not np.array_equal(self.order, last.order):
+            last.order, last.starts = self.order, Starts()
         self.state = self._new_state()
         self.value = self.state.evaluate()
         self.schedule: Schedule | None = None
@@ -226,29 +225,27 @@ class _Search:
 
     def _descents(self) -> None:
         """Descend at several prices of link time, and near the best of them."""
-        values: dict[tuple[float, float], Value] = {}
-        best: list[Choices] = []
+        found: dict[tuple[float, float], tuple[Value, Choices]] = {}
 
         def attempt(price: float, leaning: float) -> None:
-            if self.over or (price, leaning) in values:
-                return
-            self.state.clear()
-            value = self._descend(price, leaning)
-            if value < min(values.values(), default=NO_VALUE):
-                best[:] = [self.state.copy()]
-            values[price, leaning] = value
+            if not self.over and (price, leaning) not in found:
+                self.state.clear()
+                found[price, leaning] = self._descend(price, leaning), self.state.copy()
+
+        def best() -> tuple[float, float]:
+            return min(found, key=lambda pair: found[pair][0])
 
         first, *others = self.options.leanings
         for price in self.options.prices:
             attempt(price, first)
         for leaning in others:
-            attempt(min(values, key=values.__getitem__)[0] if values else 1.0, leaning)
-        for factor in FINER if values else ():
-            price, leaning = min(values, key=values.__getitem__)
+            attempt(best()[0] if found else 1.0, leaning)
+        for factor in FINER if found else ():
+            price, leaning = best()
             attempt(price * factor, leaning)
-        if values:
-            self.best_price = min(values, key=values.__getitem__)
-            self.last.starts.add(values[self.best_price], *best)
+        if found:
+            self.best_price = best()
+            self.last.starts.add(*found[self.best_price])
 
     def _descend(self, price: float, leaning: float) -> Value:
         """Descend from the choices of the state, and consider what that gives."""
@@ -266,7 +263,7 @@ class _Search:
             return
         relaxation.continue_relaxing(self.call.deadline.earlier(RELAXED_SHARE * self.call.deadline.remaining))
         new = relaxation.solutions[self.last.rounded :]
-        for solution in reversed([each for each in new if each[0].whole or each is new[-1]]):
+        for solution in [each for each in new if each[0].whole or each is new[-1]]:
             found = []
             for least in PARTS:
                 if not self.call.deadline.expired:
