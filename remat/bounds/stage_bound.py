@@ -62,7 +62,7 @@ def stage_bounds(
     solution implies too much memory become events, too. Integer programmes follow, in which the device holds no part of
     a tensor: for the events of the best relaxation, with those that follow from the solution, then also for the steps
     after them, then for those before them. The last one has every step at which the reference order without
-    recomputation exceeds the budget.
+    recomputation exceeds the budget; up to 40 ops, one more has all steps.
 
     Parameters
     ----------

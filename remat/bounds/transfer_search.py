@@ -27,6 +27,8 @@ from remat.runtime.solve_options import SolveOptions, Status
 SHARE, LINEAR_WORK = 0.6, 100_000
 #: Consecutive ones without improvement before they stop.
 TRIALS = 3
+#: Number of ops up to which the last integer programme has all steps as events.
+SMALL = 40
 #: Factor of the time for another try of an integer programme.
 LONGER = 1.5
 #: Events added at once, and the least excess of memory for one, as a share of the largest.
@@ -155,7 +157,9 @@ class TransferSearch(BoundSearch):
         every = best | after | before | set(np.flatnonzero(self.memory > self.above).tolist())
         if not best:
             after = {min(k + 1, n - 1) for k in every}
-        plan = (best, best | after, best | after | before, every | after)
+        plan = [best, best | after, best | after | before, every | after]
+        if n <= SMALL:
+            plan.append(set(range(n)))
         return [tuple(sorted(which)) for which in plan if 0 < len(which) <= self._most_events]
 
     def _solved(
