@@ -16,6 +16,7 @@ from remat.bounds.cost_sums import attained, objective_of
 from remat.bounds.path_cuts import Tightened, tightened
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
+from remat.bounds.stage_elimination import StageElimination
 from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
 from remat.bounds.stage_sums import stage_sums
 from remat.bounds.sum_branching import SumBranching
@@ -31,6 +32,8 @@ from remat.schedule import Schedule
 
 #: Factor of the time for another try of a programme that was not decided.
 LONGER = 1.5
+#: Share of the time of a programme for the elimination of ops.
+ELIMINATION = 0.4
 #: Share of the time of a programme for the solver's own branch and bound, before sums are branched on.
 SOLVER = 0.5
 #: Seconds for a programme below which the solver has all of them.
@@ -61,6 +64,8 @@ class StageProgrammes:
         True if no such schedule exists.
     solved : bool
         True if a relaxation has been solved.
+    eliminated : bool
+        True if the last programme was solved by elimination of ops.
     tried : float
         Seconds in which an integer programme with the present events was not decided.
 
@@ -83,7 +88,7 @@ class StageProgrammes:
         self.problem, self.budget = problem, problem.budget_bytes
         self.base = self.value = problem.graph.base_cost
         self.slim, self.infeasible, self.solved = True, False, False
-        self.tried = 0.0
+        self.tried, self.eliminated = 0.0, False
         self.events = set(prominent_peaks(step_memory(problem), self.budget)[:1])
 
     def worth(self, seconds: float) -> bool:
@@ -105,14 +110,22 @@ class StageProgrammes:
         return found
 
     def solve(
-        self, backend: Backend, found: Tightened | Model, call: SolveOptions, enough: int | None = None
+        self, backend: Backend | None, found: Tightened | Model, call: SolveOptions, enough: int | None = None
     ) -> tuple[Float | None, bool]:
         """Solve an integer programme for a solution below a cost, and raise :attr:`value`.
 
+        Programmes of few events are solved by elimination of ops, others by the backend; None: they are not solved.
         Return the solution, None if there is none in time, and whether the programme is decided.
         """
         model = found if isinstance(found, Model) else found.lean
-        branch = None
+        branch, self.eliminated = None, False
+        if isinstance(found, Tightened) and not found.linear.infeasible and StageElimination.applies(self.relaxation):
+            values, decided = self._eliminate(found, call, enough)
+            self.eliminated = values is not None or decided
+            if self.eliminated:
+                return values, decided
+        if backend is None:
+            return None, False
         if enough is not None and isinstance(found, Tightened):
             if not found.linear.infeasible:
                 model = cheaper_than(found.full, found.linear, (enough - 1 - self.base) // self.relaxation.unit, model)
@@ -132,6 +145,23 @@ class StageProgrammes:
                 return values, True
         self.tried = seconds
         return None, False
+
+    def _eliminate(self, found: Tightened, call: SolveOptions, enough: int | None) -> tuple[Float | None, bool]:
+        """Solve a programme by elimination of ops, as :meth:`solve` does."""
+        relaxation = self.relaxation
+        duals = found.linear.duals.get("memory", np.zeros(len(relaxation.events)))
+        most = None if enough is None else (enough - 1 - self.base) // relaxation.unit
+        search = StageElimination(relaxation, -duals / relaxation.scale)
+        outcome = search.run(most, call.deadline.share(ELIMINATION))
+        if math.isinf(outcome.bound):
+            return None, self._none_below(enough)
+        self._raise(found.lean, int(outcome.bound), enough)
+        if outcome.live is None:
+            return None, False
+        values = np.zeros(max(1, found.lean.num_vars))  # tensors without a variable refer to the first
+        for columns, live in zip(relaxation.live, outcome.live, strict=True):
+            values[columns[live]] = 1.0
+        return values, outcome.cost == outcome.bound
 
     def _branch(self, found: Tightened, call: SolveOptions, enough: int) -> tuple[Float | None, bool]:
         """Solve a programme by branching on sums of variables, as :meth:`solve` does."""

@@ -73,6 +73,8 @@ class StageRelaxation:
     ----------
     unit : int
         Unit of cost in the model, which divides every cost of recomputation.
+    scale : float
+        Bytes of a unit of memory in the built model.
     stages : list of Stage
         Variables of each stage; empty until :meth:`build`.
     own : bool array, shape (tensors,)
@@ -83,12 +85,14 @@ class StageRelaxation:
     events: Sequence[int]
     slim: bool = False
     unit: int = field(init=False)
+    scale: float = field(init=False)
     stages: list[Stage] = field(init=False, default_factory=list)
     own: Bool = field(init=False)
 
     def __post_init__(self) -> None:
         arrays = self.problem.graph.arrays
         self.unit = cost_unit(self.problem)
+        self.scale = float(max(1, arrays.size.max()))
         self.events = sorted(set(self.events))
         self.own = ~arrays.is_input
         self._first = arrays.producers.lowest(arrays.position, len(arrays.cost))
@@ -105,7 +109,6 @@ class StageRelaxation:
         clock = deadline or Deadline()
         arrays, problem = self.problem.graph.arrays, self.problem
         assert problem.budget_bytes is not None
-        self._scale = float(max(1, arrays.size.max()))
         self._budget = problem.budget_bytes - problem.constant_bytes
         model = Model("stage relaxation")
         n = len(arrays.cost)
@@ -159,7 +162,7 @@ class StageRelaxation:
                 use[tensor] = max(use[tensor], last)
         return np.array(of_op, dtype=np.int64), np.array(use, dtype=np.int64)
 
-    def _at(self, position: int) -> Bool:
+    def at(self, position: int) -> Bool:
         """Mark the tensors that the op at a position reads or writes."""
         arrays = self.problem.graph.arrays
         mask = np.zeros(len(arrays.size), dtype=np.bool_)
@@ -177,7 +180,7 @@ class StageRelaxation:
         none = np.full(len(arrays.size), NONE, dtype=np.int64)
         if until == n:
             return Stage(since, until, again, none, none, none, none)
-        there = self.own & (self._first < until) & (self._use > until) & ~self._at(until)
+        there = self.own & (self._first < until) & (self._use > until) & ~self.at(until)
         live = np.flatnonzero(there)
         fresh = np.zeros(len(arrays.size), dtype=np.bool_)
         late = arrays.position[arrays.producers.indices]
@@ -192,7 +195,7 @@ class StageRelaxation:
     def _asked(self, stage: Stage) -> tuple[Int, Int, Int]:
         """Return reader, writer and tensor of each input of an old op that the stage does not begin with."""
         arrays = self.problem.graph.arrays
-        asks = (stage.again[arrays.edge_consumer] >= 0) & ~self._at(stage.since)[arrays.edge_tensor]
+        asks = (stage.again[arrays.edge_consumer] >= 0) & ~self.at(stage.since)[arrays.edge_tensor]
         return arrays.edge_consumer[asks], arrays.edge_producer[asks], arrays.edge_tensor[asks]
 
     def _requests(self, stage: Stage, before: Stage | None) -> Linear:
@@ -202,7 +205,7 @@ class StageRelaxation:
         terms = (row, stage.again[reader], -1), (row, stage.again[writer], 1), (row, at_end(before, tensor), 1)
         return rows_from(name, *terms, num_rows=len(row), lower=0)
 
-    def _needed(self, stage: Stage) -> tuple[Int, Int]:
+    def needed(self, stage: Stage) -> tuple[Int, Int]:
         """Return old writer and tensor of what first computes of the stage read, and of what is kept to the end."""
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
         when = arrays.position[arrays.edge_consumer]
@@ -212,13 +215,13 @@ class StageRelaxation:
             kept = self.problem.kept[arrays.producers.rows]
             writer = np.concatenate([writer, arrays.producers.indices[kept]])
             tensor = np.concatenate([tensor, arrays.producers.rows[kept]])
-        old = (arrays.position[writer] <= stage.since) & ~self._at(stage.since)[tensor] & self.own[tensor]
+        old = (arrays.position[writer] <= stage.since) & ~self.at(stage.since)[tensor] & self.own[tensor]
         pairs = np.unique(writer[old] * len(arrays.size) + tensor[old])
         return pairs // len(arrays.size), pairs % len(arrays.size)
 
     def _needs(self, stage: Stage, before: Stage | None) -> Linear:
         """Return the rows (3)."""
-        writer, tensor = self._needed(stage)
+        writer, tensor = self.needed(stage)
         row, name = np.arange(len(writer)), "inputs of what runs first"
         terms = (row, stage.again[writer], 1), (row, at_end(before, tensor), 1)
         return rows_from(name, *terms, num_rows=len(row), lower=1)
@@ -227,8 +230,8 @@ class StageRelaxation:
         """Return the row (1) of an event."""
         arrays = self.problem.graph.arrays
         live = np.flatnonzero(stage.here >= 0)
-        room = (self._budget - int(arrays.op_bytes[arrays.order[stage.until]])) / self._scale
-        weight = arrays.size[live] / self._scale
+        room = (self._budget - int(arrays.op_bytes[arrays.order[stage.until]])) / self.scale
+        weight = arrays.size[live] / self.scale
         return rows_from("memory", (0, stage.here[live], weight), num_rows=1, upper=room)
 
     def _retention(self, stage: Stage, before: Stage | None) -> list[Linear]:
@@ -250,7 +253,7 @@ class StageRelaxation:
 
     def _lasting(self, stage: Stage) -> Int:
         """Return the old tensors that may be live at both ends of a stage, without those of its first event."""
-        return np.flatnonzero((stage.through >= 0) & (stage.live >= 0) & ~self._at(stage.since))
+        return np.flatnonzero((stage.through >= 0) & (stage.live >= 0) & ~self.at(stage.since))
 
     def _runs(self, stage: Stage, tensors: Int) -> Term:
         """Return terms, one row per tensor, for the runs of its writers in the stage."""
@@ -269,20 +272,20 @@ class StageRelaxation:
         runs = runs[self._budget - arrays.op_bytes[runs] < most]
         if most < 0 or not len(runs) or not len(old):
             return
-        held = model.continuous("held", 1, 0, most / self._scale).index
-        total = (0, held, 1), (0, stage.through[old], -arrays.size[old] / self._scale)
+        held = model.continuous("held", 1, 0, most / self.scale).index
+        total = (0, held, 1), (0, stage.through[old], -arrays.size[old] / self.scale)
         model.add(rows_from("bytes held throughout", *total, num_rows=1, lower=0))
         row = np.arange(len(runs))
         terms: list[Term] = [
             (row, held, -1),
-            (row, stage.again[runs], (self._budget - arrays.op_bytes[runs] - most) / self._scale),
+            (row, stage.again[runs], (self._budget - arrays.op_bytes[runs] - most) / self.scale),
         ]
         for ends in (arrays.op_inputs, arrays.op_outputs):
             number, entry = ends.entries(runs)
             tensor = ends.indices[entry]
-            terms.append((number, stage.through[tensor], arrays.size[tensor] / self._scale))
+            terms.append((number, stage.through[tensor], arrays.size[tensor] / self.scale))
         name = "memory during a recomputation"
-        model.add(rows_from(name, *terms, num_rows=len(row), lower=-most / self._scale))
+        model.add(rows_from(name, *terms, num_rows=len(row), lower=-most / self.scale))
 
     def _refills(self, stages: list[Stage]) -> Linear:
         """Return the rows (7)."""

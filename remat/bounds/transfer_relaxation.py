@@ -165,7 +165,7 @@ class TransferRelaxation(StageRelaxation):
         moved = stage.read[tensor] >= 0
         row, reader = np.arange(int(moved.sum())), reader[moved]
         asked = (row, stage.again[reader], -1), *self._regained(stage, before, writer[moved], tensor[moved])
-        writer, tensor = self._needed(stage)
+        writer, tensor = self.needed(stage)
         moved = stage.read[tensor] >= 0
         needed = self._regained(stage, before, writer[moved], tensor[moved])
         return [
@@ -207,8 +207,8 @@ class TransferRelaxation(StageRelaxation):
             rows_from("copies", *written, num_rows=len(line), lower=0),
         ]
         if self._machine.host is not None:
-            size = self.problem.graph.arrays.size[copied] / self._scale
-            room = self._machine.host / self._scale
+            size = self.problem.graph.arrays.size[copied] / self.scale
+            room = self._machine.host / self.scale
             found.append(rows_from("host memory", (0, stage.host[copied], size), num_rows=1, upper=room))
         return found
 

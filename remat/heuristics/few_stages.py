@@ -18,7 +18,7 @@ from remat.runtime.deadline import OverdueError
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 
-#: Seconds left below which a run that knows no schedule solves one programme only: larger ones need a cost to undercut.
+#: Seconds left below which a run that knows no schedule has the solver for one event only: it needs a cost to undercut.
 SEVERAL = 5.0
 #: Share of the time left for a programme; the rest is for the schedules that follow.
 SHARE = 0.8
@@ -109,9 +109,13 @@ class _Search:
         self.best = Best(self.programmes.problem, self.call)
 
     def go(self) -> None:
+        self._offer([])
+        self._solve_programmes()
+        self._offer([])
+
+    def _solve_programmes(self) -> None:
         """Solve programmes with more and more events."""
         programmes, options = self.programmes, self.call.options
-        self._offer([])
         while programmes.events and not self._over():
             part = self.call.deadline.share(SHARE)
             if not programmes.worth(part.remaining):
@@ -124,16 +128,19 @@ class _Search:
             found = None if options.isolate else programmes.relax(model, call, asked)
             if self._over():
                 return
-            values, decided = programmes.solve(self.backend, found or model, call, asked)
+            brief = self.call.start is None and self.call.deadline.remaining < SEVERAL
+            backend = None if brief and len(programmes.events) > 1 else self.backend
+            values, decided = programmes.solve(backend, found or model, call, asked)
             unsolved = values is None and not decided
             if unsolved and found is not None:
                 values = found.linear.values
             if values is None:
                 return
             schedules = programmes.schedules(values)
-            self._offer(schedules)
-            first = self.call.start is None and self.call.deadline.remaining < SEVERAL
-            if unsolved or first or not programmes.widen(schedules[0], self.heuristic.options.more):
+            self._offer(schedules, drop=not (brief and programmes.eliminated))
+            if unsolved or (brief and not programmes.eliminated):
+                return
+            if not programmes.widen(schedules[0], self.heuristic.options.more):
                 return
 
     def _over(self) -> bool:
@@ -146,13 +153,13 @@ class _Search:
         compiled = all(kernels.loaded or kernels.compiled() is not None for kernels in self.drops.kernels)
         return self.drops.prepared(self.call.deadline if compiled else self.call.deadline.earlier(0.0))
 
-    def _offer(self, schedules: list[Schedule]) -> None:
-        """Offer schedules, also brought within the budget by drops, and so those that still wait for drops."""
+    def _offer(self, schedules: list[Schedule], *, drop: bool = True) -> None:
+        """Offer schedules; with `drop` also brought within the budget by drops, and those that still wait for drops."""
         for schedule in schedules:
             self.best.offer(schedule)
         waiting = self.heuristic.waiting
         waiting += schedules
-        while waiting and not self._over() and self._can_drop():
+        while drop and waiting and not self._over() and self._can_drop():
             improved = self.drops.improved(self.programmes.problem, waiting.pop(0), self.call.deadline)
             if improved is not None:
                 self.best.offer(improved)

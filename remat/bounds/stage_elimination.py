@@ -1,0 +1,402 @@
+"""Stage relaxations solved exactly by eliminating ops one after another, with prices of memory instead of its limit."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from remat.bounds.stage_relaxation import StageRelaxation
+from remat.modeling.rows import NONE
+from remat.runtime.arrays import Bool, Float, Int
+from remat.runtime.deadline import Deadline, OverdueError
+
+#: Most events; most states between two decisions, and transitions between them in all; most partial solutions kept.
+MOST_EVENTS, MOST_STATES, MOST_TRANSITIONS, MOST_PARTIAL = 2, 20_000, 1_000_000, 10_000
+#: Most ops considered for the next decision.
+MOST_NEAR = 24
+#: First distance of the cost limit from the bound of the prices, in parts of it, and its factor.
+FIRST_GAP, WIDER = 1e-4, 5.0
+#: Bits of a state.
+BITS = 62
+#: Partial solutions of the same state, in order of cost, with which each one is compared for dominance.
+NEIGHBOURS = 6
+
+
+class Eliminated(NamedTuple):
+    """Outcome: no solution costs less than `bound`, in units of the relaxation.
+
+    `live`, shape (events, tensors), is a solution within the memory of each event, which costs `cost`; it is optimal if
+    `cost` equals `bound`. None: none was found.
+    """
+
+    bound: int | float
+    cost: int | None = None
+    live: Bool | None = None
+
+
+class Step(NamedTuple):
+    """Decision in which stages an op runs again.
+
+    `options` are sets of stages as bits. `place` is the position in the state of the op's own set, and `reads` are
+    those of the requests for its linked inputs, with the stages in which they matter. `fulfilled` are positions of
+    writers and of requests that they fulfil, which are removed. `closed` are the tensors of which all ops are now
+    decided, with the positions of their writer's set and their requests. `clear` has the bits that end here.
+    """
+
+    op: int
+    options: list[int]
+    place: int
+    reads: list[tuple[int, int]]
+    fulfilled: list[tuple[int, int]]
+    closed: list[tuple[int, int, int]]
+    clear: int
+
+
+class Found(NamedTuple):
+    """Solution: its cost, and the set of stages in which each op runs again."""
+
+    cost: int
+    again: Int
+
+
+class Grown(NamedTuple):
+    """Partial solutions after a step: numbers of those before it, options, states, and what the step adds."""
+
+    source: Int
+    option: Int
+    state: Int
+    cost: Int
+    bytes: Int  # shape (solutions, events)
+
+
+@dataclass(eq=False)
+class StageElimination:
+    r"""Exact search for the optimum of a built stage relaxation without its rows (5) and (6).
+
+    Given the stages in which each op runs again, the tensors that must be live follow: those that a first compute, a
+    reader that runs again or a later event requires, back to the event before which their writer ran last. Only ops and
+    tensors that are linked interact: a reader that runs again asks for a tensor only in stages in which no first
+    compute asks for it anyway. So ops are decided one after another, in an order in which few tensors are *open*, with
+    some but not all of their writer and readers decided. The *state* after a decision is the stages of the writers and
+    the requests of the open tensors. Repeated blocks pass through the same states.
+
+    1. With prices :math:`\lambda \ge 0` of a byte at each event in place of the rows (1), the least cost to complete
+       each state follows backwards, as in any dynamic programme. At the start it is a bound, for any prices.
+    2. Partial solutions with their true cost and memory are extended from the first op to the last. One is discarded if
+       its cost, the priced memory above the limit, and the least cost to complete its state exceed a limit, or if
+       another one with its state has neither more cost nor more memory at any event. If none is left, no solution is
+       within the limit; otherwise the cheapest one is optimal.
+    3. The limit begins near the bound and rises: partial solutions increase with its distance.
+
+    It claims nothing if states are too many; beyond :data:`MOST_PARTIAL` partial solutions it continues with the most
+    promising ones, and claims only what the last limit has proved.
+
+    Parameters
+    ----------
+    relaxation : StageRelaxation
+        Built; tensors that have variables have one writer (:meth:`applies`).
+    prices : float array, shape (events,)
+        Of one byte, in units of cost. The duals of the memory rows of its linear relaxation are good ones.
+    """
+
+    relaxation: StageRelaxation
+    prices: Float
+
+    def __post_init__(self) -> None:
+        relaxation = self.relaxation
+        arrays = self._arrays = relaxation.problem.graph.arrays
+        events = self._count = len(relaxation.events)
+        self._full = (1 << events) - 1
+        live = np.array(relaxation.live)
+        self._size: Int = (arrays.size * (live >= 0)).T
+        problem, ops = relaxation.problem, arrays.order[relaxation.events]
+        assert problem.budget_bytes is not None
+        self._room: Int = problem.budget_bytes - problem.constant_bytes - arrays.op_bytes[ops]
+        self._prices = np.maximum(self.prices, 0.0)
+        # Bit i of a set stands for the stage that follows event i.
+        weight = 1 << np.arange(events)
+        stages = relaxation.stages[1:]
+        self._again: Int = weight @ np.array([stage.again >= 0 for stage in stages])
+        wanted = np.zeros(live.shape, dtype=np.bool_)
+        for marks, stage in zip(wanted, stages, strict=True):
+            marks[relaxation.needed(stage)[1]] = True
+        free = np.array([relaxation.at(event) for event in relaxation.events])
+        self._wanted: Int = weight @ wanted
+        self._free: Int = weight @ free  # read or written by the event's op, so live there
+        self._held: Bool = np.any(live >= 0, axis=0)
+        single = arrays.producers.counts == 1
+        writer: Int = np.where(single, arrays.producers.highest(np.arange(len(arrays.cost)), NONE), NONE)
+        self._writer = writer
+        old = arrays.position[np.maximum(writer, 0)] <= np.array(relaxation.events)[:, None]
+        self._old: Int = weight @ (old & (writer >= 0))
+        self._links: Int = self._old & ~self._wanted & ~self._free  # stages in which requests of readers matter
+        self._tables = cache(self._table)
+
+    @staticmethod
+    def applies(relaxation: StageRelaxation) -> bool:
+        """Return True if a built relaxation has few events, and no variables for tensors with several writers."""
+        shared = relaxation.problem.graph.arrays.producers.counts > 1
+        few = 0 < len(relaxation.events) <= MOST_EVENTS
+        return few and not any((live[shared] >= 0).any() for live in relaxation.live)
+
+    def run(self, most: int | None, deadline: Deadline) -> Eliminated:
+        """Search for a solution of at most `most` until the deadline."""
+        bound = 0
+        with contextlib.suppress(OverdueError):
+            steps = self._steps()
+            least = None if steps is None else self._least_to_complete(steps, deadline)
+            if steps is None or least is None:
+                return Eliminated(0)
+            again = np.array([max(option.bit_count() for option in step.options) for step in steps])
+            all_again = int(again @ (self._arrays.cost[[step.op for step in steps]] // self.relaxation.unit))
+            most = all_again if most is None else min(most, all_again)
+            first = float(least[0][1][0] - self._prices @ self._room)
+            bound, distance = max(0, math.ceil(first - self._error(first))), max(1.0, FIRST_GAP * abs(first))
+            while bound <= most:
+                limit = min(math.floor(first + distance), most)
+                found, cut = self._within(limit, steps, least, deadline)
+                if cut or found is not None:
+                    return Eliminated(bound) if found is None else self._solution(found, bound if cut else found.cost)
+                bound, distance = limit + 1, distance * WIDER
+            return Eliminated(math.inf)
+        return Eliminated(bound)
+
+    # -- order of the decisions ----------------------------------------------------------------------------------------
+
+    def _steps(self) -> list[Step] | None:
+        """Return the decisions in order; None if a state has too many bits."""
+        arrays, places, steps = self._arrays, _Places(self._count), []
+        inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
+        left = {t: set(ops) for t, ops in self._members().items()}  # undecided ops of linked tensors
+        of_op: dict[int, list[int]] = {}
+        for tensor, ops in left.items():
+            for op in ops:
+                of_op.setdefault(op, []).append(tensor)
+        for op in self._order(left, of_op):
+            linked = of_op.get(op, [])
+            own = [t for t in outputs[op] if self._held[t]]
+            place = places.of(("op", op)) if linked and any(t in left for t in own) else NONE
+            reads = [(places.of(("tensor", t)), int(self._links[t])) for t in inputs[op] if t in linked]
+            closed, done, fulfilled = [], [], []
+            for tensor in dict.fromkeys([*own, *linked]):
+                writer = int(self._writer[tensor])
+                decided = writer == op or ("op", writer) in places
+                if tensor in left:
+                    left[tensor].discard(op)
+                    if left[tensor]:
+                        if decided and ("tensor", tensor) in places:
+                            fulfilled.append((places.of(("op", writer)), places.of(("tensor", tensor))))
+                        continue
+                    done.append(("tensor", tensor))
+                    closed.append((tensor, places.of(("op", writer)), places.of(("tensor", tensor))))
+                else:
+                    closed.append((tensor, NONE, NONE))
+            for other in {op, *(int(self._writer[t]) for t in linked)}:
+                if ("op", other) in places and not any(left.get(t) for t in outputs[other]):
+                    done.append(("op", other))
+            clear = sum(self._full << places.free(name) for name in done)
+            if places.most > BITS:
+                return None
+            steps.append(Step(op, self._options(op), place, reads, fulfilled, closed, clear))
+        return steps
+
+    def _members(self) -> dict[int, list[int]]:
+        """Return the writer and the linked readers of each tensor that has linked readers."""
+        arrays, found = self._arrays, {}
+        readers = arrays.consumers.shared_lists()
+        for tensor in np.flatnonzero(self._held & (self._links > 0)).tolist():
+            linked = [reader for reader in readers[tensor] if self._again[reader] & self._links[tensor]]
+            if linked:
+                found[tensor] = [int(self._writer[tensor]), *linked]
+        return found
+
+    def _order(self, left: dict[int, set[int]], of_op: dict[int, list[int]]) -> Iterator[int]:
+        """Yield the ops to decide: next is one that opens the fewest tensors more than it closes.
+
+        The caller removes each op from `left`.
+        """
+        arrays = self._arrays
+        writes = np.zeros(len(arrays.cost), dtype=np.bool_)
+        writes[self._writer[self._held & (self._writer >= 0)]] = True
+        waiting = dict.fromkeys(op for op in arrays.order.tolist() if writes[op] or op in of_op)
+        members = {tensor: len(ops) for tensor, ops in left.items()}
+        place = arrays.position
+        near: set[int] = set()
+
+        def opened(op: int) -> int:
+            tensors = of_op.get(op, [])
+            opens = sum(len(left[t]) == members[t] for t in tensors)
+            return opens - sum(len(left[t]) == 1 for t in tensors)
+
+        while waiting:
+            some = sorted(near, key=lambda op: place[op])[:MOST_NEAR]
+            op = min(some, key=lambda each: (opened(each), place[each])) if some else next(iter(waiting))
+            del waiting[op]
+            near.discard(op)
+            yield op
+            near.update(other for t in of_op.get(op, []) for other in left[t])
+
+    def _options(self, op: int) -> list[int]:
+        """Return the sets of stages in which an op may run again."""
+        mask, limit = int(self._again[op]), self.relaxation.problem.compute_limits[op]
+        most = self._count if limit is None else limit - 1
+        return [k for k in range(self._full + 1) if k & ~mask == 0 and k.bit_count() <= most]
+
+    # -- dynamic programme ---------------------------------------------------------------------------------------------
+
+    def _grow(self, step: Step, state: Int) -> Grown:
+        """Return what each option makes of each state."""
+        count = len(state)
+        cost = int(self._arrays.cost[step.op]) // self.relaxation.unit
+        parts: list[tuple[Int, Int]] = []
+        for option in step.options:
+            after = state if step.place == NONE else state | np.int64(option << step.place)
+            for place, links in step.reads:
+                after = after | np.int64((option & links) << place)
+            held = np.zeros((count, self._count), dtype=np.int64)
+            for tensor, writer, requests in step.closed:
+                table = self._tables(int(self._wanted[tensor]), int(self._free[tensor]), int(self._old[tensor]))
+                if writer == NONE:
+                    held += table[option, 0] * self._size[tensor]
+                else:
+                    held += table[(after >> writer) & self._full, (after >> requests) & self._full] * self._size[tensor]
+            for writer, requests in step.fulfilled:
+                after = after & ~(((after >> writer) & self._full) << requests)
+            parts.append((after & np.int64(~step.clear), held))
+        options = np.array(step.options)
+        return Grown(
+            np.tile(np.arange(count), len(options)), np.repeat(options, count),
+            np.concatenate([after for after, _ in parts]),
+            np.repeat([cost * option.bit_count() for option in step.options], count),
+            np.concatenate([held for _, held in parts]),
+        )  # fmt: skip
+
+    def _table(self, wanted: int, free: int, old: int) -> Int:
+        """Return where a tensor must be live, by the set of its writer and the requests, shape (sets, sets, events)."""
+        sets = np.arange(self._full + 1)
+        again, requests = sets[:, None], sets[None, :] | wanted
+        live = np.zeros((len(sets), len(sets), self._count), dtype=np.int64)
+        later: Int = np.zeros((len(sets), len(sets)), dtype=np.int64)
+        for i in range(self._count - 1, -1, -1):
+            if (old & ~free) >> i & 1:
+                later = (later | (requests >> i & 1)) & ~(again >> i & 1)
+            else:
+                later = np.zeros_like(later)
+            live[:, :, i] = later
+        return live
+
+    def _least_to_complete(self, steps: list[Step], deadline: Deadline) -> list[tuple[Int, Float]] | None:
+        """Return the states before each step and at the end, sorted, and the least priced cost from there to the end.
+
+        None if they are too many.
+        """
+        states, total = [np.zeros(1, dtype=np.int64)], 0
+        passed: list[tuple[Grown, Int]] = []
+        for step in deadline.each(steps, 16):
+            grown = self._grow(step, states[-1])
+            state, number = np.unique(grown.state, return_inverse=True)
+            total += len(grown.state)
+            if len(state) > MOST_STATES or total > MOST_TRANSITIONS:
+                return None
+            passed.append((grown, number))
+            states.append(state)
+        least = np.zeros(len(states[-1]))
+        found = [(states[-1], least)]
+        for state, (grown, number) in zip(states[-2::-1], reversed(passed), strict=True):
+            priced = grown.cost + grown.bytes @ self._prices + least[number]
+            least = np.full(len(state), np.inf)
+            np.minimum.at(least, grown.source, priced)
+            found.append((state, least))
+        return found[::-1]
+
+    def _within(
+        self, limit: int, steps: list[Step], least: list[tuple[Int, Float]], deadline: Deadline
+    ) -> tuple[Found | None, bool]:
+        """Return the cheapest solution of at most `limit`, None if there is none, and whether some were left out."""
+        state, cost = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        held = np.zeros((1, self._count), dtype=np.int64)
+        most, cut = limit + self._error(limit), False
+        history: list[tuple[Int, Int]] = []
+        for step, (states, to_end) in zip(deadline.each(steps, 16), least[1:], strict=True):
+            grown = self._grow(step, state)
+            cost, held = cost[grown.source] + grown.cost, held[grown.source] + grown.bytes
+            low = cost + (held - self._room) @ self._prices + to_end[np.searchsorted(states, grown.state)]
+            keep = np.flatnonzero((low <= most) & (cost <= limit) & (held <= self._room).all(axis=1))
+            keep = keep[np.lexsort((*held[keep].T, cost[keep], grown.state[keep]))]
+            keep = keep[~_dominated(grown.state[keep], held[keep])]
+            if len(keep) > MOST_PARTIAL:
+                cut, keep = True, np.sort(keep[np.argpartition(low[keep], MOST_PARTIAL)[:MOST_PARTIAL]])
+            state, cost, held = grown.state[keep], cost[keep], held[keep]
+            history.append((grown.source[keep], grown.option[keep]))
+            if not len(keep):
+                return None, cut
+        best = int(cost.argmin())
+        again = np.zeros(len(self._arrays.cost), dtype=np.int64)
+        final, number = int(cost[best]), best
+        for step, (source, option) in zip(reversed(steps), reversed(history), strict=True):
+            again[step.op], number = option[number], source[number]
+        return Found(final, again), cut
+
+    def _solution(self, found: Found, bound: int) -> Eliminated:
+        """Return the tensors that are live if ops run again in these stages."""
+        arrays = self._arrays
+        requests = np.zeros(len(arrays.size), dtype=np.int64)
+        np.bitwise_or.at(requests, arrays.edge_tensor, found.again[arrays.edge_consumer])
+        live = np.zeros((self._count, len(arrays.size)), dtype=np.bool_)
+        for tensor in np.flatnonzero(self._held).tolist():
+            table = self._tables(int(self._wanted[tensor]), int(self._free[tensor]), int(self._old[tensor]))
+            asked = int(requests[tensor]) & int(self._links[tensor])
+            live[:, tensor] = table[int(found.again[self._writer[tensor]]), asked] > 0
+        return Eliminated(bound, found.cost, live)
+
+    def _error(self, cost: float) -> float:
+        """Return more than the rounding errors of priced costs, which are sums of few thousand terms of such sizes."""
+        return 1e-9 * (1 + abs(cost) + float(self._prices @ self._room.clip(0)))
+
+
+class _Places:
+    """Positions of sets of a given number of bits in a state, each lent to one name at a time."""
+
+    def __init__(self, bits: int) -> None:
+        self._bits, self.most = bits, 0
+        self._free: list[int] = []
+        self._of: dict[tuple[str, int], int] = {}
+
+    def __contains__(self, name: tuple[str, int]) -> bool:
+        return name in self._of
+
+    def of(self, name: tuple[str, int]) -> int:
+        """Return the position of a name, a new one if it has none."""
+        if name not in self._of:
+            if not self._free:
+                self._free.append(self.most)
+                self.most += self._bits
+            self._of[name] = heapq.heappop(self._free)
+        return self._of[name]
+
+    def free(self, name: tuple[str, int]) -> int:
+        """Return the position of a name, and end its use."""
+        place = self._of.pop(name)
+        heapq.heappush(self._free, place)
+        return place
+
+
+def _dominated(state: Int, held: Int) -> Bool:
+    """Mark partial solutions, sorted by state and cost, that an earlier one of the same state dominates."""
+    found = np.zeros(len(state), dtype=np.bool_)
+    if held.shape[1] == 1 and len(state):  # the least memory so far in each state decides
+        group = np.cumsum(np.append(False, state[1:] != state[:-1]))
+        key = held[:, 0] - group * (held.max() + 1)
+        found[1:] = key[1:] >= np.minimum.accumulate(key)[:-1]
+        return found
+    for shift in range(1, NEIGHBOURS + 1):
+        better = (state[:-shift] == state[shift:]) & (held[:-shift] <= held[shift:]).all(axis=1)
+        found[shift:] |= better
+    return found

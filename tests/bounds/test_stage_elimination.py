@@ -1,0 +1,59 @@
+"""Elimination of ops: the optimum of the integer programme, whatever the prices, and only valid claims when cut."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from generators import training_graph
+
+from remat.backends.highs import Highs
+from remat.bounds import stage_elimination
+from remat.bounds.stage_elimination import StageElimination
+from remat.bounds.stage_relaxation import StageRelaxation
+from remat.problem import Problem
+from remat.runtime.deadline import Deadline
+from remat.runtime.solve_options import SolveOptions
+from remat.testing import random_graph
+
+EXACT = SolveOptions(threads=1, relative_gap=0)
+
+
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 60))])
+def test_elimination_finds_the_optimum(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided = 0
+    for seed in range(20 * block, 20 * block + 20):
+        rng = random.Random(seed)
+        graph = training_graph(seed, 8) if seed % 2 else random_graph(seed, 16)
+        least, most = graph.structural_bound.peak, graph.reference_peak
+        limit = 2 if seed % 5 == 0 else None
+        problem = Problem(graph, int(least + rng.random() * 0.5 * (most - least)), max_computes=limit)
+        relaxation = StageRelaxation(problem, rng.sample(range(len(graph.ops)), rng.choice([1, 1, 2, 3])), slim=True)
+        whole = Highs().solve(relaxation.build(), EXACT)
+        prices = np.array([rng.choice([0.0, 0.1, 1.0]) * rng.random() for _ in relaxation.events])
+        search = StageElimination(relaxation, prices)
+        found = search.run(None, Deadline())
+        if whole.bound is None:
+            assert found == (math.inf, None, None)
+            continue
+        if found == (0, None, None):  # too many states
+            continue
+        assert whole.objective is not None and found.cost is not None and found.live is not None
+        assert found.cost == found.bound == round(whole.objective)
+        decided += found.cost > 0
+        assert search.run(found.cost - 1, Deadline()).bound == math.inf
+        size, ops = graph.arrays.size, graph.arrays.order[relaxation.events]
+        assert (found.live @ size + graph.arrays.op_bytes[ops]).max() <= (problem.budget_bytes or 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(stage_elimination, "MOST_PARTIAL", 2)
+            cut = search.run(None, Deadline())
+        assert cut.bound <= found.cost <= (cut.cost or found.cost)
+    assert decided > 4
+
+
+def test_elimination_gives_up_where_states_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    relaxation = StageRelaxation(Problem(training_graph(1, 8), "70%"), [8], slim=True)
+    relaxation.build()
+    assert StageElimination.applies(relaxation)
+    monkeypatch.setattr(stage_elimination, "MOST_TRANSITIONS", 1)
+    assert StageElimination(relaxation, np.zeros(1)).run(None, Deadline()) == (0, None, None)
