@@ -15,6 +15,8 @@ from remat.config import Config
 from remat.formulations.checkmate import Checkmate
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
+from remat.graphs.roofline import with_times
+from remat.graphs.zoo import TRAINING_STEPS
 from remat.problem import Objective
 from remat.registry import make_backend
 from remat.runtime.deadline import Deadline, deadlines_by
@@ -139,6 +141,23 @@ def test_links_without_limits_give_the_base_cost_with_proof(seed):
     found = solve(Problem(graph, budget, machine=Machine()), "auto", stop=60)
     assert (found.status, found.certificate.time, found.bound) == (Status.OPTIMAL, graph.base_cost, graph.base_cost)
     assert found.certificate.transfers.offloads and found.certificate.peak <= budget
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "llama", "t5", "unet-ops", "resnet50-ops"])
+def test_limits_of_links_are_exact_on_training_steps(name):
+    """Unlimited links give the base cost at every feasible budget, links without a rate the optimum in one memory."""
+    graph, one = with_times(TRAINING_STEPS[name](), "A100"), SolveOptions(threads=1)
+    with deadlines_by("processor"):
+        for budget in ("50%", "35%", "20%"):
+            problem = Problem(graph, budget, machine=FAST)
+            found = solve(problem, stop=60, options=one)
+            assert found.status is (Status.INFEASIBLE if problem.hopeless else Status.OPTIMAL)
+            assert problem.hopeless or found.objective == found.bound == graph.base_cost
+        problem = Problem(graph, "50%", machine=NONE)
+        found, alone = (solve(each, stop=60, options=one) for each in (problem, problem.one_memory))
+    assert found.status is alone.status is Status.OPTIMAL
+    assert found.objective == found.bound == alone.objective == alone.bound
 
 
 def test_start_that_moves_tensors_is_kept():
