@@ -13,6 +13,7 @@ from remat.backends.base import Backend
 from remat.backends.highs import Highs
 from remat.bounds.base import whole_units
 from remat.bounds.cost_sums import attained, objective_of
+from remat.bounds.event_cut import EventCut
 from remat.bounds.path_cuts import Tightened, tightened
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
@@ -25,6 +26,7 @@ from remat.modeling import Model, lower
 from remat.modeling.matrix import to_matrix
 from remat.problem import Problem
 from remat.problem.op_sequence import computed_ops, useful_schedule
+from remat.problem.training_step import training_step
 from remat.runtime.arrays import Bool, Float, Int
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, Status
@@ -38,6 +40,9 @@ ELIMINATION = 0.4
 SOLVER = 0.5
 #: Seconds for a programme below which the solver has all of them.
 BRANCHING = 8.0
+#: Number of ops above which the linear relaxation with the first event is solved by minimum cuts, and up to which it is
+#: on graphs other than training steps: those of 100,000 ops in random layers take minutes.
+CUT_OPS, MOST_CUT_OPS = 5_000, 20_000
 
 
 class StageProgrammes:
@@ -89,6 +94,7 @@ class StageProgrammes:
         self.base = self.value = problem.graph.base_cost
         self.slim, self.infeasible, self.solved = True, False, False
         self.tried, self.eliminated = 0.0, False
+        self._cut: list[Schedule] | None = None
         self.events = set(prominent_peaks(step_memory(problem), self.budget)[:1])
 
     def worth(self, seconds: float) -> bool:
@@ -99,6 +105,27 @@ class StageProgrammes:
         """Build the relaxation with the events so far; raise `OverdueError` at the deadline."""
         self.relaxation = StageRelaxation(self.problem, sorted(self.events), self.slim)
         return self.relaxation.build(deadline)
+
+    def cut(self, deadline: Deadline) -> list[Schedule]:
+        """Raise :attr:`value` to the linear relaxation of the first event of a large graph, by minimum cuts.
+
+        Return the schedules of :class:`~remat.bounds.event_cut.EventCut`; none on smaller graphs, where linear
+        programmes take little time, and with more events.
+        """
+        num_ops = len(self.problem.graph.ops)
+        if len(self.events) != 1 or num_ops <= CUT_OPS:
+            return []
+        if num_ops > MOST_CUT_OPS and training_step(self.problem) is None:
+            return []
+        if self._cut is None:
+            self.build(deadline)
+            found = EventCut(self.relaxation)
+            found.solve(deadline)
+            self.infeasible |= found.infeasible
+            cost = self.base + self.relaxation.unit * -(-found.bound // self.relaxation.unit)
+            self.value, self.solved = max(self.value, cost), True
+            self._cut = [] if found.best is None else self._following([found.best.live])
+        return self._cut
 
     def relax(self, model: Model, call: SolveOptions, enough: int | None = None) -> Tightened:
         """Add path cuts to a model, until its linear relaxation reaches a cost, and raise :attr:`value` to that."""
@@ -194,7 +221,10 @@ class StageProgrammes:
     def schedules(self, values: Float) -> list[Schedule]:
         """Return schedules that follow from a solution, a fractional one rounded: the cheapest first."""
         live = [stage.live for stage in self.relaxation.stages[:-1]]
-        held = [(values[np.maximum(columns, 0)] > 0.5) & (columns >= 0) for columns in live]
+        return self._following([(values[np.maximum(columns, 0)] > 0.5) & (columns >= 0) for columns in live])
+
+    def _following(self, held: list[Bool]) -> list[Schedule]:
+        """Return schedules that hold tensors at the events, the cheapest first."""
         found = [schedule_of_held(self.problem, self.relaxation.events, held, ahead=ahead) for ahead in (False, True)]
         runs = [self.problem.simulate(schedule) for schedule in found]
         return found if (runs[0].cost, runs[0].peak) <= (runs[1].cost, runs[1].peak) else found[::-1]

@@ -192,7 +192,7 @@ class StageRelaxation:
         through = numbered(len(arrays.size), old, model.implied("through", len(old), 0, 1).index)
         return Stage(since, until, again, index, through, here=index, read=none)
 
-    def _asked(self, stage: Stage) -> tuple[Int, Int, Int]:
+    def asked(self, stage: Stage) -> tuple[Int, Int, Int]:
         """Return reader, writer and tensor of each input of an old op that the stage does not begin with."""
         arrays = self.problem.graph.arrays
         asks = (stage.again[arrays.edge_consumer] >= 0) & ~self.at(stage.since)[arrays.edge_tensor]
@@ -200,7 +200,7 @@ class StageRelaxation:
 
     def _requests(self, stage: Stage, before: Stage | None) -> Linear:
         """Return the rows (4)."""
-        reader, writer, tensor = self._asked(stage)
+        reader, writer, tensor = self.asked(stage)
         row, name = np.arange(len(reader)), "inputs of what runs again"
         terms = (row, stage.again[reader], -1), (row, stage.again[writer], 1), (row, at_end(before, tensor), 1)
         return rows_from(name, *terms, num_rows=len(row), lower=0)
@@ -230,9 +230,14 @@ class StageRelaxation:
         """Return the row (1) of an event."""
         arrays = self.problem.graph.arrays
         live = np.flatnonzero(stage.here >= 0)
-        room = (self._budget - int(arrays.op_bytes[arrays.order[stage.until]])) / self.scale
         weight = arrays.size[live] / self.scale
+        room = self.room(stage.until) / self.scale
         return rows_from("memory", (0, stage.here[live], weight), num_rows=1, upper=room)
+
+    def room(self, position: int) -> int:
+        """Return the bytes that the step of the op at a position leaves of the budget."""
+        arrays = self.problem.graph.arrays
+        return self._budget - int(arrays.op_bytes[arrays.order[position]])
 
     def _retention(self, stage: Stage, before: Stage | None) -> list[Linear]:
         """Return the rows (2) and (5), except those of ``held``."""

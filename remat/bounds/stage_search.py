@@ -35,7 +35,10 @@ class StageSearch(BoundSearch):
     def go(self, integer: bool) -> Iterator[Bound]:
         known, failed, num_ops = self.programmes, 0, len(self.problem.graph.ops)
         programmes = known if known is not None and known.problem is self.problem else StageProgrammes(self.problem)
+        cut = programmes.cut(self.clock)
         yield from self._take(programmes, {})
+        if cut and not programmes.widen(cut[0]):
+            return
         while programmes.events and not self.done and failed < TRIALS:
             seconds = min(SHARE * self.clock.remaining, PATIENCE) if integer else self.clock.remaining
             if integer and not programmes.worth(seconds):

@@ -161,7 +161,7 @@ class TransferRelaxation(StageRelaxation):
 
     def _fetched(self, stage: Stage, before: Stage | None) -> list[Linear]:
         """Return the rows (11)."""
-        reader, writer, tensor = self._asked(stage)
+        reader, writer, tensor = self.asked(stage)
         moved = stage.read[tensor] >= 0
         row, reader = np.arange(int(moved.sum())), reader[moved]
         asked = (row, stage.again[reader], -1), *self._regained(stage, before, writer[moved], tensor[moved])

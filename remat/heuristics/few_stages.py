@@ -116,6 +116,10 @@ class _Search:
     def _solve_programmes(self) -> None:
         """Solve programmes with more and more events."""
         programmes, options = self.programmes, self.call.options
+        cut = programmes.cut(self.call.deadline)
+        self._offer(cut)
+        if cut and not self._over() and not programmes.widen(cut[0], self.heuristic.options.more):
+            return
         while programmes.events and not self._over():
             part = self.call.deadline.share(SHARE)
             if not programmes.worth(part.remaining):

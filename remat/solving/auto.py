@@ -52,6 +52,7 @@ STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, max_ops=EXHAUSTIVE_OPS),
     Stage(FEW, 0.2, seconds=BRIEF, max_ops=LIMITS[FEW], when=("training", "fixed-order")),
+    Stage(FEW, 0.5, seconds_per_op=0.02, when=("training", "large")),
     Stage(BLOCKS, 0.3, seconds_per_op=0.02, when=("training",)),
     Stage("drops", 0.15, seconds_per_op=0.02, when=("not-tiny",)),
     Stage("eviction", 0.1, seconds=2, max_ops=5_000, when=("not-tiny", "no-schedule", "until-compiled")),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
+from remat.bounds.stage_programmes import CUT_OPS
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.heuristics.base import Heuristic
 from remat.heuristics.turns import Turns
@@ -333,6 +334,7 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "training": lambda policy: policy.training,
     "no-training": lambda policy: not policy.training,
     "not-tiny": lambda policy: policy.num_ops > EXHAUSTIVE_OPS,
+    "large": lambda policy: policy.num_ops > CUT_OPS,
     "no-schedule": lambda policy: policy.session.best is None,
     "compiling": lambda policy: bool(policy.waiting),
     "until-compiled": lambda policy: bool(policy.waiting),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from helpers import judged
 
 from remat import solve
+from remat.bounds import stage_bound
 from remat.graphs import GraphBuilder
 from remat.graphs.graph import ComputeGraph
+from remat.graphs.zoo import gpt
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.few_stages import FewStages, FewStagesOptions
 from remat.problem import Problem
@@ -44,6 +47,30 @@ def test_proof_for_a_training_step_with_one_event() -> None:
     cost, base = judged(problem, schedule).cost, problem.graph.base_cost
     assert base < heuristic.bound == cost
     assert heuristic.scope is not None and heuristic.scope.order is OrderRule.FIXED
+
+
+def test_large_graphs_begin_with_minimum_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage bound is the same as of the linear programme, and needs no solver."""
+    problem = Problem(layers(60), "80%")
+    linear = stage_bound(problem, integer=False, deadline=60).value
+    monkeypatch.setattr("remat.bounds.stage_programmes.CUT_OPS", 50)
+    monkeypatch.setattr("remat.backends.highs.Highs.relax", None)
+    monkeypatch.setattr("remat.backends.highs.Highs.solve", None)
+    heuristic = FewStages()
+    schedule = heuristic.run(problem, run(60))
+    assert schedule is not None and heuristic.bound is not None
+    assert heuristic.bound == linear == stage_bound(problem, deadline=60).value
+    assert linear <= judged(problem, schedule).cost <= 1.01 * linear
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["80%", "50%", "20%"])
+def test_gpt_of_100_000_ops_within_a_hundredth_of_a_percent(budget: str) -> None:
+    problem = Problem(gpt(layers=3_330), budget)
+    result = solve(problem, stop=120, options=SolveOptions(threads=1, relative_gap=1e-4))
+    assert len(problem.graph.ops) == 99_915
+    assert result.bound is not None and result.objective is not None
+    assert problem.graph.base_cost < result.bound <= result.objective <= 1.0001 * result.bound
 
 
 def test_auto_proves_optimality_with_few_stages() -> None:

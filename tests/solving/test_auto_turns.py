@@ -200,7 +200,7 @@ def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.
     """Drops take half a minute to compile on a new machine."""
     stages = Stages(monkeypatch, TRAINING, ready=COLD | {BLOCKS: 1.5}, finds=(BLOCKS,))
     stages.auto.num_ops = 30_000
-    assert stages.run().startswith(f"order {BLOCKS} bounds")
+    assert stages.run().startswith(f"order few-stages {BLOCKS} bounds")
 
 
 def test_bounds_are_not_repeated_with_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
