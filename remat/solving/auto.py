@@ -30,6 +30,7 @@ from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.one_memory import OneMemory
 from remat.solving.portfolio import CONDITIONS, EXHAUSTIVE_OPS, LOADING, WAIT_SHARE, Policy, Stage
 from remat.solving.session import NOT_COUNTED, NOT_MOVED, Session
+from remat.solving.stop import TargetCost
 
 #: Name of the method.
 AUTO = "auto"
@@ -47,7 +48,8 @@ MOST_COST = 2**62
 #: tenths of a second, before a kernel is loaded. Otherwise schedules come first, then proofs of their quality, then
 #: longer searches. Block checkpointing and Rotor take tenths of a second on some hundred ops; if they are cut short on
 #: thousands, search does not recover the loss. Until they are compiled, eviction comes first: it takes milliseconds on
-#: a hundred ops. With CP-SAT the stage formulation is best solved by HiGHS.
+#: a hundred ops. If none of them fits, smaller and smaller peaks lead there. With CP-SAT the stage formulation is best
+#: solved by HiGHS.
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, max_ops=EXHAUSTIVE_OPS),
@@ -67,9 +69,11 @@ STAGES = (
     Stage("drops", 0.4, seconds_per_op=0.02, when=("not-tiny", "no-schedule"), wait=True),
     Stage("annealing", 0.1, seconds_per_op=0.02, when=("no-schedule",), wait=True),
     Stage("bounds", 0.2, seconds_per_op=0.02),
+    Stage("descent", 0.6, when=("no-schedule",)),
     Stage(FEW, 0.5, max_ops=LIMITS[FEW], when=("training", "fixed-order")),
     Stage("annealing", 0.2),
     Stage("bounds", 0.2),
+    Stage("descent", 0.6, when=("no-schedule",)),
     Stage("stages/highs", 0.2, max_ops=600, when=("fixed-order", "cp-sat"), options={"ahead": False}),
     Stage("stages", 0.2, max_ops=600, when=("fixed-order", "mip"), options={"ahead": False}),
     Stage("retention-intervals", 0.2, max_ops=600, when=("fixed-order", "cp")),
@@ -113,8 +117,8 @@ class AutoOptions(Options):
     """
 
     stages: tuple[Stage, ...] | None = None
-    """Table of stages instead of the default one. Its steps are order, exhaustive, one-memory, bounds and turns for the
-    least cost or time, and interpreted-order, order, exhaustive and bounds for the least peak."""
+    """Table of stages instead of the default one. Its steps are order, descent, exhaustive, one-memory, bounds and
+    turns for the least cost or time, and interpreted-order, order, exhaustive and bounds for the least peak."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -251,6 +255,28 @@ class LeastCostSearch(Policy):
         if self.warm_start is None and least is not None and least is not session.reference:
             self.warm_start = least.schedule
 
+    def descend(self, deadline: Deadline) -> bool:
+        """Search for ever smaller peaks, from the least known one, until a schedule is within the budget."""
+        session, budget, least = self.session, self.problem.budget_bytes, self.session.incumbents.least_peak
+        if budget is None or least is None or self.problem.can_move:
+            return False
+        part = Session(
+            replace(self.problem, budget=None, objective=Objective.LEAST_PEAK),
+            replace(session.call, deadline=deadline, relative_gap=0.0),
+            session.method,
+            on_progress=lambda _: session.report_progress(),
+            criterion=TargetCost(budget),
+        )
+        with session.step("descent"):
+            try:
+                part.add(least.schedule, least.source)
+                MinPeakSearch(part).descend("annealing", deadline)
+            finally:
+                found = part.incumbents.least_peak
+                if found is not None and found.certificate.peak < least.certificate.peak:
+                    session.incumbents.add(found.schedule, found.source)
+        return True
+
     def exhaust(self, deadline: Deadline) -> None:
         """Search exhaustively; not with a host, where its proofs do not hold."""
         session, budget = self.session, self.problem.budget_bytes
@@ -335,6 +361,6 @@ class LeastCostSearch(Policy):
         return super().made(name, options)
 
     steps = {
-        "order": order, "exhaustive": exhaust, "one-memory": one_memory, "bounds": Policy.longer_bounds,
-        "turns": Policy.turns,
+        "order": order, "descent": descend, "exhaustive": exhaust, "one-memory": one_memory,
+        "bounds": Policy.longer_bounds, "turns": Policy.turns,
     }  # fmt: skip

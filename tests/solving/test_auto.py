@@ -337,6 +337,17 @@ def test_options_of_auto_are_a_table_of_stages() -> None:
     assert (result.status, result.objective) == (Status.OPTIMAL, 22)
 
 
+def test_descent_reaches_the_budget_from_the_least_known_peak() -> None:
+    descent = AutoOptions((Stage("descent", when=("no-schedule",)),))
+    result = solve(CHAIN, stop=20, options=ONE, method_options=descent)
+    assert [step.name for step in result.steps] == ["descent"]
+    assert result.source == "annealing"
+    assert result.peak is not None and result.peak <= 5
+    missed = solve(Problem(TIGHT, 15), stop=2, options=ONE, method_options=descent)
+    assert missed.status is Status.UNKNOWN
+    assert "16 bytes" in missed.message
+
+
 @pytest.mark.parametrize(
     ("stage", "kind", "culprit"),
     [

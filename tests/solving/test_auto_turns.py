@@ -113,6 +113,7 @@ class Stages:
         patch.setattr(auto, "explore", lambda *_, deadline, **__: step("exhaustive", deadline))
         patch.setattr(portfolio, "CHECK_INTERVAL", 0.0)
         patch.setitem(LeastCostSearch.steps, "order", lambda _, deadline: step("order", deadline))
+        patch.setitem(LeastCostSearch.steps, "descent", lambda _, deadline: step("descent", deadline))
         patch.setattr(LeastCostSearch, "made", Policy.made)
         patch.setattr(LeastCostSearch, "answer", lambda _, method, solver, deadline: step(method.name, deadline))
         self.session = Session(problem, SolveOptions(Clock(seconds), threads=1), "auto", solver=CpSat())
@@ -142,8 +143,8 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     "greedy and whole models of training graphs need a fixed order": (
         replace(RANDOM, order="free"), {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing"
     ),
-    "without a schedule drops have more time, and annealing comes before bounds": (
-        LARGE, {}, "order drops eviction drops annealing bounds annealing lns"
+    "without a schedule drops have more time, annealing comes before bounds, and peaks descend": (
+        LARGE, {}, "order drops eviction drops annealing bounds descent annealing descent lns"
     ),
     "heuristics that are compiled later are tried again": (
         RANDOM, {"ready": {DROPS: 0.9}, "finds": ("eviction",)},
