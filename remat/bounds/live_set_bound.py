@@ -1,28 +1,26 @@
-"""Bound on the peak of schedules with any number of computes, by a search backwards over sets of live tensors."""
+"""Bound on the peak of schedules with any number of computes, from tensors that must be live together."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import reduce
-from heapq import heappop, heappush
-from math import inf
-from operator import or_
+from collections.abc import Mapping
 
 import numpy as np
 
 from remat.bounds.base import Bound, bound_on_peak
+from remat.bounds.live_set_game import LiveSetGame, Stage
 from remat.bounds.peak_bounds import structural_bound
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE
 from remat.runtime.deadline import Deadline
+from remat.schedule import Schedule
 
 #: Ops of the largest graph: each set takes a bit per tensor.
 MOST_OPS = 5_000
-#: Sets evaluated for each op, in rounds: refutations are often short, and most sets of others are vain. The last takes
-#: some hundredths of a second for each op.
-ROUNDS = 100, 2_000
+#: Sets evaluated for each op, in rounds: refutations are often short, and most sets of others are vain.
+ROUNDS = 30, 300, 3_000, 30_000
+#: Computes of the longest schedule that is built.
+MOST_COMPUTES = 200_000
 
 
 def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:
@@ -63,109 +61,60 @@ def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None
     >>> structural_bound(problem).value, live_set_bound(problem).value
     (13, 16)
     """
+    return live_set_search(problem, deadline=deadline)[0]
+
+
+def live_set_search(problem: Problem, *, deadline: float | Deadline | None = None) -> tuple[Bound, Schedule | None]:
+    """Return :func:`live_set_bound`, and a schedule close to it if the search decided all ops and may recompute all.
+
+    The schedule computes the inputs of each op, in the reference order, by the steps that the search found, from what
+    is still live or from nothing. So its peak exceeds the bound by no more than the tensors to keep. It may be very
+    expensive; beyond :data:`MOST_COMPUTES` it is None.
+    """
     began, clock, first = time.monotonic(), Deadline.of(deadline), structural_bound(problem)
     if problem.can_move or len(problem.graph.ops) > MOST_OPS:
-        return first
-    game = _Game(problem)
+        return first, None
+    game = LiveSetGame(problem)
     bound, cause = (first.value or 0) - problem.constant_bytes, ""
-    names, needs = problem.graph.op_names, problem.graph.arrays.op_bytes
-    goals = [("", game.kept), *((names[op], game.reads[op]) for op in np.argsort(-needs, kind="stable").tolist())]
+    graph, arrays = problem.graph, problem.graph.arrays
+    end = len(graph.ops)
+    goals = [(end, game.kept), *((op, game.reads[op]) for op in np.argsort(-arrays.op_bytes, kind="stable").tolist())]
+    stages: dict[int, tuple[Stage, ...]] = {}
     for most in ROUNDS:
-        open_goals = []
-        for name, goal in goals:
+        for op, goal in goals:
             if clock.expired:
                 break
-            value, decided = game.least(goal, bound, most, clock)
-            if value > bound:
-                bound, cause = value, name
-            if not decided:
-                open_goals.append((name, goal))
-        goals = open_goals
+            if op in stages:
+                continue
+            found = game.least(goal, bound, most, clock)
+            if found.peak > bound:
+                bound, cause = found.peak, graph.op_names[op] if op < end else ""
+            if found.stages is not None:
+                stages[op] = found.stages
     bound += problem.constant_bytes
+    schedule = _schedule(problem, game, stages) if stages.keys() >= set(range(end)) else None
     if bound == first.value:
-        return first
-    return bound_on_peak(problem, bound, "the live set bound", EVERY_SCHEDULE, cause=cause, began=began)
+        return first, schedule
+    return bound_on_peak(problem, bound, "the live set bound", EVERY_SCHEDULE, cause=cause, began=began), schedule
 
 
-@dataclass
-class _Game:
-    """Sets of tensors that ops write, as bits numbered in the reference order, and steps backwards between them."""
+def _schedule(problem: Problem, game: LiveSetGame, stages: Mapping[int, tuple[Stage, ...]]) -> Schedule | None:
+    """Return the schedule that computes the inputs of each op by its stages, then the op.
 
-    problem: Problem
-    sizes: list[int] = field(init=False)
-    writers: list[list[int]] = field(init=False)
-    reads: list[int] = field(init=False)
-    writes: list[int] = field(init=False)
-    kept: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        arrays = self.problem.graph.arrays
-        last = arrays.producers.highest(arrays.position, -1)
-        order = np.argsort(last, kind="stable")
-        bit, own = np.argsort(order, kind="stable").tolist(), ~arrays.is_input
-        self.sizes = arrays.size[order].tolist()
-        producers = arrays.producers.shared_lists()
-        self.writers = [list(producers[tensor]) for tensor in order.tolist()]
-        tables = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
-        self.reads, self.writes = ([_mask(bit[t] for t in row if own[t]) for row in table] for table in tables)
-        self.kept = _mask(bit[t] for t in np.flatnonzero(self.problem.kept & own).tolist())
-        self._needs = arrays.op_bytes.tolist()
-
-    def least(self, goal: int, bound: int, most: int, clock: Deadline) -> tuple[int, bool]:
-        """Return the least peak at which the tensors of `goal` can be live together, at least `bound`, and True.
-
-        Beyond `most` sets or at the deadline, return a bound on it and False. Sets whose last op comes first in the
-        reference order are expanded first, and of those the smallest.
-        """
-        while not clock.expired:
-            beyond, start = inf, self._reduced(goal, bound)
-            known, queue = {start}, [(start.bit_length(), self._bytes(start), start)]
-            while queue:
-                live = heappop(queue)[-1]
-                if not live or len(known) > most or clock.expired:
-                    return bound, not live
-                for op in {op for tensor in _numbers(live) for op in self.writers[tensor]}:
-                    memory = self._memory(op, live)
-                    if memory > bound:
-                        beyond = min(beyond, memory)
-                        continue
-                    before = self._reduced(self._before(op, live), bound)
-                    if before not in known:
-                        known.add(before)
-                        heappush(queue, (before.bit_length(), self._bytes(before), before))
-            bound = int(beyond)
-        return bound, False
-
-    def _reduced(self, live: int, bound: int) -> int:
-        """Leave out tensors that an op can write from others of the set within the bound: the smaller set suffices."""
-        for tensor in reversed(list(_numbers(live))):
-            for op in self.writers[tensor] if live >> tensor & 1 else ():
-                inside = not self.reads[op] & (~live | self.writes[op])
-                if inside and self._memory(op, live) <= bound:
-                    live = self._before(op, live)
-                    break
-        return live
-
-    def _before(self, op: int, live: int) -> int:
-        """Return the tensors that must be live before a step of `op`, so that those of `live` are after it."""
-        return (live & ~self.writes[op]) | self.reads[op]
-
-    def _memory(self, op: int, live: int) -> int:
-        """Return the memory of a step of `op` with the tensors of `live`."""
-        return int(self._needs[op]) + self._bytes(live & ~(self.reads[op] | self.writes[op]))
-
-    def _bytes(self, live: int) -> int:
-        return sum(self.sizes[tensor] for tensor in _numbers(live))
-
-
-def _mask(bits: Iterable[int]) -> int:
-    """Return the set with some bits."""
-    return reduce(or_, (1 << bit for bit in bits), 0)
-
-
-def _numbers(live: int) -> Iterator[int]:
-    """Yield the numbers of the bits of a set, ascending."""
-    while live:
-        lowest = live & -live
-        yield lowest.bit_length() - 1
-        live ^= lowest
+    What is to be kept stays live from its last compute. None if some op may not run that often, or a tensor has several
+    writers.
+    """
+    graph, arrays = problem.graph, problem.graph.arrays
+    if any(limit is not None for limit in problem.compute_limits) or any(len(each) > 1 for each in game.writers):
+        return None
+    computes: list[int] = []
+    live = 0
+    for op in arrays.order.tolist():
+        if game.reads[op] & ~live:
+            start = max(place for place, stage in enumerate(stages[op]) if not stage.live & ~live)
+            computes += [each for stage in stages[op][start:] for each in stage.ops]
+        computes.append(op)
+        live = game.reads[op] | game.writes[op]
+        if len(computes) > MOST_COMPUTES:
+            return None
+    return Schedule.of_computes(graph, computes, source="live set search")

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 
 from remat.backends.choice import as_backend
-from remat.bounds.live_set_bound import live_set_bound
+from remat.bounds.live_set_bound import live_set_search
 from remat.bounds.peak_bounds import held_bound, structural_bound
 from remat.errors import ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
@@ -85,6 +85,8 @@ class MinPeakSearch(Policy):
         self.problem = replace(session.problem, budget=None, objective=Objective.LEAST_COST)
         self.incumbents = session.incumbents
         self.ordered = False
+        #: Schedule of the live set search, which counts only if no other stage reaches its peak: it is very expensive.
+        self.costly: Schedule | None = None
 
     @property
     def best(self) -> Certified:
@@ -112,6 +114,8 @@ class MinPeakSearch(Policy):
     def run(self, stages: tuple[Stage, ...] | None = None) -> None:
         """Run the stages, by default :data:`STAGES`, then search for lower costs until the deadline."""
         self.follow(QUICK_STAGES if self.quick else STAGES if stages is None else stages)
+        if self.costly is not None and not self.over:
+            self.session.add(self.costly, "live set search")
         if not self.quick:
             self._cheapen()
         # Time remains if there was no cost to lower.
@@ -133,7 +137,7 @@ class MinPeakSearch(Policy):
             found = held_bound(self.problem, deadline=deadline)
             self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
             if not (self.quick or self.once or self.over):
-                found = live_set_bound(self.problem, deadline=deadline.share(LIVE_SHARE))
+                found, self.costly = live_set_search(self.problem, deadline=deadline.share(LIVE_SHARE))
                 self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
         return True
 
