@@ -282,7 +282,7 @@ class _Search:
             self._begin(self.state.take_back(self.call.deadline))
 
     def _begin(self, value: Value) -> None:
-        """Consider the choices of the state, and anneal from them."""
+        """Consider the choices of the state, and let annealing start from them."""
         self.consider(self.state, value)
         self.last.starts.add(value, self.state.copy())
 
