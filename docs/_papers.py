@@ -25,6 +25,8 @@ RESULTS = Path(__file__).resolve().parent.parent / "studies" / "results"
 MARKER = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
 
 Row = dict[str, str]
+#: Devices of POET by the computing rate in their settings.
+DEVICES = {"83333": "MKR1000", "3184947": "nRF52840", "1G": "Raspberry Pi 4"}
 #: Ops of the graphs whose models are counted.
 SIZES = (25, 50, 100, 250, 500)
 #: Orders of the sample.
@@ -101,6 +103,20 @@ def progress() -> list[str]:
 def depths() -> list[str]:
     """Return the study of HiRemate's Figures 4 and 6: overhead and seconds by depth of the hierarchy."""
     return _by_method(results("hiremate-figure-6"), _overhead)
+
+
+def energies() -> list[str]:
+    """Return the study of POET's devices: extra energy in %, by network, device and budget."""
+
+    def named(row: Row) -> Row:
+        budget, _, machine = row["problem"].partition(" machine=")
+        rate = machine.partition("compute=")[2].partition(",")[0]
+        return {**row, "problem": f"{budget}, {DEVICES[rate]}"}
+
+    def shown(row: Row) -> str:
+        return f"{float(row['overhead_percent']):.4f}" if row["overhead_percent"] else row["status"]
+
+    return _by_method([named(row) for row in results("poet")], shown)
 
 
 def scaling() -> list[str]:
@@ -233,7 +249,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "moccasin": moccasin, "stand-ins": stand_ins, "scaling": scaling, "input-orders": input_orders,
     "model-sizes": model_sizes, "checkmate": checkmate, "trade-offs": trade_offs, "serenity": serenity,
     "random-orders": random_orders, "hiremate": hiremate, "hierarchy": hierarchy,
-    "progress": progress, "depths": depths,
+    "progress": progress, "depths": depths, "energies": energies,
 }  # fmt: skip
 
 
