@@ -1,7 +1,7 @@
 """Limits on the expansion of files: readers refuse a file before it fills the memory or takes minutes.
 
 Readers draw memory in advance from one :class:`Budget` of bytes and seconds per file. The limits far exceed the needs
-of real files, such as a graph of 300,000 ops or a schedule of a million steps.
+of real files, such as a graph of a million ops or a schedule of a million steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from remat.runtime.resources import available_memory
 from remat.runtime.sizes import memory_bytes
 
 #: Default limit of a file, in bytes.
-MAX_BYTES = 128 * 1024 * 1024
+MAX_BYTES = 512 * 1024 * 1024
 #: Default memory for reading one file: a share of the available memory, or bytes if the system does not report it.
 MEMORY_SHARE, UNKNOWN_MEMORY = 0.25, 4 * 1024**3
 #: Default seconds for reading one file: three times the time of 300,000 ONNX nodes.

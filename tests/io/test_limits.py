@@ -132,7 +132,7 @@ def test_endless_and_large_files(tmp_path: Path) -> None:
     with refused("format.no-file"):
         read_graph("/dev/zero")
     with (tmp_path / "sparse").open("wb") as file:
-        file.truncate(200 * 1024 * 1024)
+        file.truncate(600 * 1024 * 1024)
     with refused("format.too-large"):
         read_graph(tmp_path / "sparse")
 
