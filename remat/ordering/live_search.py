@@ -66,7 +66,7 @@ class LiveSearch:
 
     *Dominance.* A state is dropped if one with one tensor less, or at the stage before, has at most its cost.
 
-    *Tiny tensors* are forgotten at first (:meth:`remat.ordering.live_sets.LiveSets.forget`). If the cheapest schedule
+    *Tiny tensors* are forgotten at first (:class:`remat.ordering.live_sets.LiveSets`). If the cheapest schedule
     then breaks a rule or the budget, the search starts again with all of them; the bound holds in either case.
 
     States are expanded by the least sum of cost and bound; a state that is reached at a lower cost later is expanded
