@@ -100,20 +100,20 @@ class LiveSetGame:
 
     def _reduced(self, live: int) -> int:
         """Leave out tensors that can be computed while the others stay live: the smaller set suffices."""
-        for tensor in reversed(list(_numbers(live))):
-            if self._production(tensor, live & ~(1 << tensor)) is not None:
-                live &= ~(1 << tensor)
-        return live
+        return live & ~_mask(tensor for tensor, _ in self._left_out(live))
 
     def _restored(self, live: int) -> list[int]:
         """Return the ops that compute the tensors that :meth:`_reduced` leaves out of a set."""
-        parts = []
+        return [op for _, ops in reversed(list(self._left_out(live))) for op in ops]
+
+    def _left_out(self, live: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield the tensors that :meth:`_reduced` leaves out, the last one first, and the ops that compute each."""
         for tensor in reversed(list(_numbers(live))):
-            ops = self._production(tensor, live & ~(1 << tensor))
+            others = live & ~(1 << tensor)
+            ops = self._production(tensor, others)
             if ops is not None:
-                live &= ~(1 << tensor)
-                parts.append(ops)
-        return [op for ops in reversed(parts) for op in ops]
+                live = others
+                yield tensor, ops
 
     def _production(self, tensor: int, held: int) -> tuple[int, ...] | None:
         """Return the ops, each once in the reference order, that compute a tensor from held ones within the bound."""
