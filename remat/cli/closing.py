@@ -141,7 +141,7 @@ def closing_comparison(runs: Sequence[Run]) -> str:
 def closing_frontier(found: Frontier) -> str:
     """Return the smallest budget with a schedule, and its price; for chosen budgets, how well the curve is known."""
     if found.least is not None:
-        return " ".join(map(_curve, [found] * len(found.methods), found.methods))
+        return " ".join(_curve(found, method) for method in found.methods)
     fits = [cell for cell in found.cells.values() if cell.value is not None]
     if not fits:
         return "No method found a schedule at any of these budgets."

@@ -170,8 +170,7 @@ def print_frontier(found: Frontier) -> None:
     print_columns(out, f"{problem.graph.name}, overhead at each budget", columns, rows, stacked=2)
     if found.least is not None and found.least.result is not None:
         least = found.least.result
-        share = f"{100 * least.gap:.3g} %" if least.gap else ""
-        word = f"at least {least.bound:,} bytes ({share} less)" if share else "proved"
+        word = f"at least {least.bound:,} bytes ({100 * least.gap:.3g} % less)" if least.gap else "proved"
         say(out, f"least peak: {least.objective:,} bytes, {word}, by {least.source}")
     say(out, "* proved optimal in the scope of the method; bounds hold in that scope, also for smaller budgets")
     cells_of = ((method.label, cell) for method in found.methods for cell in found.of(method))

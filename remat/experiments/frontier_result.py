@@ -119,7 +119,7 @@ class Frontier(Table):
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Draw overhead against budget; see :func:`remat.experiments.plots.plot_frontier`."""
-        return figure_of(plot_frontier(self.problem, self.budgets, self.lines(), ax, self.least_peak))
+        return figure_of(plot_frontier(self.problem, self.budgets, self.lines(), self.least_peak, ax))
 
     def page(self) -> str:
         """Return the plot as an interactive page in HTML; see :func:`remat.experiments.pages.frontier_page`."""

@@ -87,7 +87,7 @@ def _run_series(run: Run, measure: Measure, number: int) -> dict[str, Any]:
     return _series(run.method.label, number, line, bounds, marks, before=False)
 
 
-def frontier_page(problem: Problem, budgets: Sequence[int], lines: Sequence[Line], least: int | None = None) -> str:
+def frontier_page(problem: Problem, budgets: Sequence[int], lines: Sequence[Line], least: int) -> str:
     """Return a page of :func:`remat.experiments.plots.plot_frontier`, with the same arguments."""
     scale, unit = size_unit(max(*budgets, problem.reference_peak))
     base = problem.objective.base(problem.graph)
@@ -116,8 +116,7 @@ def frontier_page(problem: Problem, budgets: Sequence[int], lines: Sequence[Line
         if curve:
             curve.append((budgets[-1] / scale, curve[-1][1]))
         series.append(_series(one.method.label, number, curve, bounds, marks, before=True))
-    below = problem.structural_peak if least is None else least
-    panel = {"title": "", "label": word, "zero": True, "below": below / scale, "series": series}
+    panel = {"title": "", "label": word, "zero": True, "below": least / scale, "series": series}
     note = "Dashed: bounds. Filled: proved optimal. Cross: no schedule found. Grey: below the bound on the peak."
     name = printable(problem.graph.name)
     return page_text(

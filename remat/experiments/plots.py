@@ -65,7 +65,7 @@ class Line:
 
 
 def plot_frontier(
-    problem: Problem, budgets: Sequence[int], lines: Sequence[Line], ax: Axes | None = None, least: int | None = None
+    problem: Problem, budgets: Sequence[int], lines: Sequence[Line], least: int, ax: Axes | None = None
 ) -> Axes:
     """Draw overhead against budget with bounds, like Fig. 5 of Jain et al. (2020).
 
@@ -80,13 +80,13 @@ def plot_frontier(
     ----------
     budgets : sequence of int
         Bytes, ascending.
+    least : int
+        Bytes below which no schedule exists.
     ax : matplotlib Axes, optional
         Axes to draw on; default: a new figure, available as ``figure`` of the result.
-    least : int, optional
-        Bytes below which no schedule exists. Default: the structural bound.
     """
     axes = new_axes(ax, (9, 5.4))
-    _draw_frontier(axes, problem, budgets, lines, least=least)
+    _draw_frontier(axes, problem, budgets, lines, least)
     _, unit = _unit(problem, budgets)
     base = problem.objective.base(problem.graph)
     axes.set_xlabel(f"budget ({unit})", fontsize=LABEL)
@@ -128,7 +128,7 @@ def plot_frontiers(panels: Sequence[Panel]) -> Figure:
     ]  # fmt: skip
     top = ROOM * max(best) or None
     for axes, panel in zip(rows, panels, strict=True):
-        _draw_frontier(axes, panel.problem, panel.budgets, panel.lines, most=top)
+        _draw_frontier(axes, panel.problem, panel.budgets, panel.lines, panel.problem.structural_peak, most=top)
         _name_higher(axes, panel.lines, base)
         axes.set_title(plain_text(panel.title), fontsize=LABEL, loc="right")
         axes.set_ylabel("overhead (%)" if base else first.problem.objective.word, fontsize=LABEL)
@@ -157,18 +157,13 @@ def _name_higher(axes: Axes, lines: Sequence[Line], base: int) -> None:
 
 
 def _draw_frontier(
-    axes: Axes,
-    problem: Problem,
-    budgets: Sequence[int],
-    lines: Sequence[Line],
-    *,
-    most: float | None = None,
-    least: int | None = None,
-) -> None:
+    axes: Axes, problem: Problem, budgets: Sequence[int], lines: Sequence[Line], least: int,
+    *, most: float | None = None,
+) -> None:  # fmt: skip
     """Draw lines, crosses, and the area below the bounds; set the limits of both axes, up to `most` at most."""
     scale, _ = _unit(problem, budgets)
     edges = [budget / scale for budget in budgets]
-    floor, width = (problem.structural_peak if least is None else least) / scale, edges[-1] - edges[0]
+    floor, width = least / scale, edges[-1] - edges[0]
     margin = 0.04 * width or 0.05 * edges[0] or 1.0
     left = (floor if edges[0] - SIGHT * width <= floor < edges[0] else edges[0]) - margin
     axes.set_xlim(left, edges[-1] + margin)
