@@ -121,22 +121,22 @@ def test_bounds_hold_for_smaller_budgets(exact):
 
 def test_chosen_budgets_determine_the_whole_curve(opened, solved_cells):
     """The least cost is proved at every budget from the least peak on, in fewer solves than there are budgets."""
-    found = frontier(CHAIN, 20, [EXACT], stop=60, store=opened(), options=ONE)
-    costs = {cell.budget: cell.cost for cell in found.of(EXACT)}
+    found = frontier(CHAIN, 20, ["auto"], stop=60, store=opened(), options=ONE)
+    costs = {cell.budget: cell.cost for cell in found.of("auto")}
     assert (min(costs), max(costs), found.least_peak) == (3, CHAIN.reference_peak, 3)
     assert costs.items() <= {3: 28, 4: 18, 5: 16, 6: 15, 7: 14, 8: 13}.items()
-    assert all(map(found.proved, found.of(EXACT)))
-    assert found.mean_gap(EXACT) == 0
+    assert all(map(found.proved, found.of("auto")))
+    assert found.mean_gap("auto") == 0
     content = json.loads(found.to_json())
     assert (content["least_peak"]["peak"], content["least_peak"]["status"]) == (3, "optimal")
     solved_cells.clear()
-    again = frontier(CHAIN, 20, [EXACT], stop=60, store=opened(), options=ONE)
+    again = frontier(CHAIN, 20, ["auto"], stop=60, store=opened(), options=ONE)
     assert (solved_cells, again.to_csv()) == ([], found.to_csv())
 
 
-def test_chosen_budgets_take_schedules_of_smaller_ones():
+def test_chosen_budgets_take_schedules_of_smaller_ones(exact):
     """The run at 5 returns an expensive schedule; a run that follows, at 4, finds a cheaper one."""
-    costly = frontier(CHAIN, [3], [EXACT], options=ONE).of(EXACT)[0].schedule
+    costly = exact.cells[EXACT, 3].schedule
 
     class Weak(NoStore):
         def find(self, method, problem, limits, start):
@@ -146,8 +146,8 @@ def test_chosen_budgets_take_schedules_of_smaller_ones():
             weak = replace(run.result, schedule=costly, certificate=problem.validate(costly), status=Status.FEASIBLE)
             return replace(run, result=weak)
 
-    found = frontier(CHAIN, 5, [EXACT], stop=60, store=Weak(), options=ONE)
-    cell = found.cells[EXACT, 5]
+    found = frontier(CHAIN, 5, ["auto"], stop=60, store=Weak(), options=ONE)
+    cell = found.cells["auto", 5]
     assert (cell.value, cell.found_at, cell.status, found.proved(cell)) == (18, 4, "feasible", False)
 
 
@@ -197,9 +197,9 @@ def test_runs_of_another_problem_are_other_cells(opened, problem, more, solved_c
     assert len(solved_cells) == 2
 
 
-def test_contradictory_proofs_are_refused():
+def test_contradictory_proofs_are_refused(exact):
     """The cell at 5 claims an optimum above the cost at 4."""
-    costly = frontier(CHAIN, [3], [EXACT], options=ONE).of(EXACT)[0].schedule
+    costly = exact.cells[EXACT, 3].schedule
 
     class Wrong(NoStore):
         """Store whose run at 5 claims that an expensive schedule is optimal."""
