@@ -239,8 +239,7 @@ def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
         _words(sets.reads), _words(sets.writes), _words(outlasting), between, _words(readers),
         _words([before[op] for op in sets.writer]), _words([before[op] for op in sets.ends]),
         *(np.array(values, dtype=np.int64) for values in lists), np.array(sets.price, dtype=np.float64),
-        _octets(sets.size), _octets(sets.cost), np.zeros(ops + 2, dtype=np.int64), np.zeros(1), np.zeros((1, 1)),
-        digits(), np.array([ops, fixed], dtype=np.int64),
+        _octets(sets.size), _octets(sets.cost), digits(), np.array([ops, fixed], dtype=np.int64),
     )  # fmt: skip
 
 

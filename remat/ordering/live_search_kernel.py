@@ -44,9 +44,7 @@ class Tables(NamedTuple):
     `price` is the share of a tensor in the cost of its writer. `sizes` and `costs`, shape (16, 256), have the bytes of
     tensors, and the costs of ops, for each octet of two words.
 
-    In a fixed order, rows ``cut_first[k]`` to ``cut_first[k + 1]`` of `constant` and `slope`, shape (cuts, tensors),
-    are the prefix cuts of the states at stage ``k``. `digits` belongs to the de Bruijn sequence. `facts`: number of
-    ops, 1 if the order is fixed.
+    `digits` belongs to the de Bruijn sequence. `facts`: number of ops, 1 if the order is fixed.
     """
 
     reads: Array
@@ -67,9 +65,6 @@ class Tables(NamedTuple):
     price: Float
     sizes: Int
     costs: Int
-    cut_first: Int
-    constant: Float
-    slope: Float
     digits: Int
     facts: Int
 
@@ -207,21 +202,6 @@ def cheapest_cover(tables, low, high, excess):
 
 
 @inner
-def cut_value(tables, cut, low, high):
-    """Return the value of a prefix cut for a state."""
-    value = tables.constant[cut]
-    while low:
-        bit = low & (~low + ONE)
-        low ^= bit
-        value += tables.slope[cut, number(tables, bit)]
-    while high:
-        bit = high & (~high + ONE)
-        high ^= bit
-        value += tables.slope[cut, 64 + number(tables, bit)]
-    return value
-
-
-@inner
 def bound(tables, later, low, high, stage, limit):
     """Return a bound on the cost that precedes a state, at least `limit` as soon as that is certain."""
     fixed = tables.facts[1] == 1
@@ -232,9 +212,6 @@ def bound(tables, later, low, high, stage, limit):
         ops_low, ops_high = must_run(tables, low, high, stage)
         base = sum_of(tables.costs, ops_low, ops_high)
     best = 0.0
-    if fixed and base < limit:
-        for cut in range(tables.cut_first[np.int64(stage)], tables.cut_first[np.int64(stage) + 1]):
-            best = max(best, cut_value(tables, cut, low, high))
     for op in range(tables.facts[0] - 1, -1, -1):
         if base + best >= limit:
             break
