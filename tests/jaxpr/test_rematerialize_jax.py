@@ -133,6 +133,7 @@ def test_poolings_find_their_maxima_in_the_backward_pass():
     assert_close(ours(w, x), plain(w, x))
 
 
+@pytest.mark.slow
 def test_every_kind_of_equation_and_argument():
     (args, kwargs) = sample()
     within = rematerialize(everything, args, "60%", kwargs=kwargs, has_aux=True, **GREEDY)
