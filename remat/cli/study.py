@@ -305,10 +305,11 @@ def _print_methods(study: Study) -> None:
     )
     print_columns(console(), study.name, columns, lines)
     for word, texts in reasons.items():
-        for text in (shown := _most_telling(texts)):
+        telling = _most_telling(texts)
+        for text in telling:
             say_sentence(f"{word}: {text}")
-        if len(texts) > len(shown):
-            say_sentence(f"{word}: {len(texts) - len(shown):,} more; `remat study export` writes all reasons")
+        if len(texts) > len(telling):
+            say_sentence(f"{word}: {len(texts) - len(telling):,} more; `remat study export` writes all reasons")
 
 
 def _most_telling(reasons: list[str]) -> list[str]:
