@@ -46,7 +46,7 @@ from remat.torch.peers import schedule_of_trace
 
 #: Largest ratio of extra times that counts as won, and distance to the bound that counts as none.
 AIM, CLOSE = 0.6, 0.005
-#: Relative gap of costs at which a schedule counts as optimal: the default of `solve`.
+#: Relative gap of costs at which a proof ends: the verdict "optimal to 1e-4".
 GAP = 1e-4
 
 
