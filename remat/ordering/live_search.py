@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.ordering.best_first import Explored
-from remat.ordering.live_sets import MOST, LiveSets, bits, numbers
+from remat.ordering.live_sets import MOST, LiveSets, bits, numbers, words
 from remat.ordering.state_search import ENDLESS, digits
 from remat.problem import Problem
 from remat.runtime.arrays import Int
@@ -164,7 +163,7 @@ class _Search:
         heap = kernel.Heap(np.zeros(FIRST, dtype=np.int32), np.zeros(FIRST, dtype=np.int64))
         found = np.array([0, 0, 0, -1, top, 0], dtype=np.int64)
         later = np.zeros((MOST, 2), dtype=np.uint64)
-        low, high = _words([sets.kept])[0]
+        low, high = words([sets.kept])[0]
         stage = np.uint64(len(sets.cost) if self.fixed else (1 << len(sets.ends)) - 1)
         kernel.begin(self._tables, later, states, heap, low, high, stage, found)
         result = kernel.MORE
@@ -220,7 +219,7 @@ def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
         read = [0] * (ops + 1)
         for place in range(op + 2, ops + 1):
             read[place] = read[place - 1] | sets.reads[place - 1]
-        between[op] = _words(read)
+        between[op] = words(read)
     outlasting, spare = [], []
     for op in range(ops):
         touched = sets.reads[op] | sets.writes[op]
@@ -236,16 +235,11 @@ def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
     end_of[sets.ends] = np.arange(len(sets.ends))
     lists = sets.room, spare, np.cumsum([0, *sets.cost]), sets.cost, sets.writer, end_of, sets.ends, sets.size
     return kernel.Tables(
-        _words(sets.reads), _words(sets.writes), _words(outlasting), between, _words(readers),
-        _words([before[op] for op in sets.writer]), _words([before[op] for op in sets.ends]),
+        words(sets.reads), words(sets.writes), words(outlasting), between, words(readers),
+        words([before[op] for op in sets.writer]), words([before[op] for op in sets.ends]),
         *(np.array(values, dtype=np.int64) for values in lists), np.array(sets.price, dtype=np.float64),
         _octets(sets.size), _octets(sets.cost), digits(), np.array([ops, fixed], dtype=np.int64),
     )  # fmt: skip
-
-
-def _words(sets: Iterable[int]) -> NDArray[np.uint64]:
-    """Return sets as pairs of words, shape (sets, 2)."""
-    return np.array([(one & (1 << 64) - 1, one >> 64) for one in sets], dtype=np.uint64).reshape(-1, 2)
 
 
 def _octets(values: list[int]) -> Int:

@@ -1,4 +1,4 @@
-"""Sets of live tensors as bits, for the live search."""
+"""Sets of tensors as bits, for searches over live tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import reduce
 from operator import or_
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remat.problem import Problem
 
@@ -36,7 +37,7 @@ class LiveSets:
     kept : int
         Tensors to keep, as bits.
     size, price : lists
-        By tensor: bytes, and the cost of its writer by the number of that writer's outputs of any size.
+        By tensor: bytes, and the cost of its writer, divided by the number of that writer's outputs above 0 bytes.
     cost, room : lists of int
         By op: cost, and bytes for tensors while it runs.
     ends : list of int
@@ -72,8 +73,6 @@ class LiveSets:
         self.room = [budget - always - int(arrays.workspace[op]) for op in order]
         used = reduce(or_, self.reads, self.kept)
         self.ends = [op for op, written in enumerate(self.writes) if not written & used]
-        self.tensors = ranked
-        """Numbers of the tensors in the graph."""
 
     @staticmethod
     def applies(problem: Problem) -> bool:
@@ -112,3 +111,8 @@ def bits(numbers: Iterable[int]) -> int:
 def numbers(mask: int) -> list[int]:
     """Return the numbers of the bits of a set."""
     return [k for k in range(mask.bit_length()) if mask >> k & 1]
+
+
+def words(sets: Iterable[int]) -> NDArray[np.uint64]:
+    """Return sets as pairs of 64-bit words, shape (sets, 2)."""
+    return np.array([(one & (1 << 64) - 1, one >> 64) for one in sets], dtype=np.uint64).reshape(-1, 2)

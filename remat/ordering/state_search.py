@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from remat.bounds.suffix_cuts import SuffixCut, suffix_cut
 from remat.ordering.best_first import Explored
+from remat.ordering.live_sets import bits, words
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.compiled import KernelSet
@@ -367,10 +367,11 @@ def _tables(problem: Problem, tensors: Int, kernel: ModuleType) -> Any:
         fits = total <= (problem.budget_bytes or 0)
         candidates.append([] if fits else sorted(lasting, key=lambda t: share[t] / size[t]))
     flat = [t for each in candidates for t in each]
-    keepers = sum(1 << op for op in range(n) if any(kept[t] for t in writes[op]))
+    keepers = bits(op for op in range(n) if any(kept[t] for t in writes[op]))
     return kernel.Tables(
-        _words(reads), _words(writes), *(np.array(sets, dtype=np.uint64) for sets in (before, later)),
-        _words([np.flatnonzero(kept).tolist()])[0], np.array([keepers], dtype=np.uint64),
+        words(map(bits, reads)), words(map(bits, writes)),
+        *(np.array(sets, dtype=np.uint64) for sets in (before, later)),
+        words([bits(np.flatnonzero(kept).tolist())])[0], np.array([keepers], dtype=np.uint64),
         cost, workspace, np.array([len(each) == 1 for each in writes]), size,
         np.array([writer[t] for t in range(len(number))], dtype=np.int64),
         np.cumsum([0, *map(len, candidates)], dtype=np.int64), np.array(flat, dtype=np.int64),
@@ -378,12 +379,6 @@ def _tables(problem: Problem, tensors: Int, kernel: ModuleType) -> Any:
         np.zeros(n + 2, dtype=np.int64), np.zeros(1), np.zeros((1, 1)),
         digits(), np.array([n, problem.budget_bytes or 0, fixed], dtype=np.int64),
     )  # fmt: skip
-
-
-def _words(rows: Sequence[Iterable[int]]) -> NDArray[np.uint64]:
-    """Return sets of tensors as pairs of words, shape (rows, 2)."""
-    sets = [sum(1 << tensor for tensor in row) for row in rows]
-    return np.array([(one & (1 << 64) - 1, one >> 64) for one in sets], dtype=np.uint64)
 
 
 def digits() -> Int:

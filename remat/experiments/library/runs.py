@@ -259,7 +259,9 @@ def _exhaust(problem: Problem, call: Call, start: Schedule | None) -> Answer:
 def _live_search(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     """Find the cheapest schedule, or that none exists for any order; `start` is the schedule to improve on."""
     if not LiveSearch.applies(problem):
-        raise RematError(f"{problem.graph.name}: live search needs at most 128 tensors with one writer each")
+        raise RematError(
+            f"{problem.graph.name}: live search needs at most 128 ops and 128 tensors, each with one writer"
+        )
     deadline, search = Deadline.after(call.seconds), LiveSearch(problem, memory=MEMORY)
     if not LIVE_SEARCH.ready(deadline):
         return Answer()
