@@ -64,9 +64,9 @@ class EventCut:
         No schedule recomputes for less: the optimum of the linear relaxation, rounded up to a whole cost. At the
         deadline, that of the best price so far.
     infeasible : bool
-        True if no choice is within the room.
+        True if it is proved that no choice is within the room.
     best : Choice or None
-        The solution; None if there is none, or none before the deadline.
+        The solution; None if none was found.
 
     Examples
     --------
@@ -128,9 +128,9 @@ class EventCut:
         if beyond.held <= self.room:
             self.best = beyond
             return
-        _, within = self._cut(1.0, 0.0)
+        least, within = self._cut(1.0, 0.0)
         if within.held > self.room:
-            self.infeasible = True
+            self.infeasible = math.ceil(least) > self.room
             return
         while not clock.expired:
             price = (within.cost - beyond.cost) / (beyond.held - within.held)

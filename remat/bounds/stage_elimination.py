@@ -154,8 +154,7 @@ class StageElimination:
             least = None if steps is None else self._least_to_complete(steps, deadline)
             if steps is None or least is None:
                 return Eliminated(0)
-            again = np.array([max(option.bit_count() for option in step.options) for step in steps])
-            all_again = int(again @ (self._arrays.cost[[step.op for step in steps]] // self.relaxation.unit))
+            all_again = sum(self._cost(step.op) * max(option.bit_count() for option in step.options) for step in steps)
             most = all_again if most is None else min(most, all_again)
             first = float(least[0][1][0] - self._prices @ self._room)
             bound, distance = max(0, math.ceil(first - self._error(first))), max(1.0, FIRST_GAP * abs(first))
@@ -243,6 +242,10 @@ class StageElimination:
             yield op
             near.update(other for t in of_op.get(op, []) for other in left[t])
 
+    def _cost(self, op: int) -> int:
+        """Return the cost of an op in units of the relaxation."""
+        return int(self._arrays.cost[op]) // self.relaxation.unit
+
     def _options(self, op: int) -> list[int]:
         """Return the sets of stages in which an op may run again."""
         mask, limit = int(self._again[op]), self.relaxation.problem.compute_limits[op]
@@ -254,7 +257,7 @@ class StageElimination:
     def _grow(self, step: Step, state: Int) -> Grown:
         """Return what each option makes of each state."""
         count = len(state)
-        cost = int(self._arrays.cost[step.op]) // self.relaxation.unit
+        cost = self._cost(step.op)
         parts: list[tuple[Int, Int]] = []
         for option in step.options:
             after = state if step.place == NONE else state | np.int64(option << step.place)
@@ -393,7 +396,8 @@ def _dominated(state: Int, held: Int) -> Bool:
     found = np.zeros(len(state), dtype=np.bool_)
     if held.shape[1] == 1 and len(state):  # the least memory so far in each state decides
         group = np.cumsum(np.append(False, state[1:] != state[:-1]))
-        key = held[:, 0] - group * (held.max() + 1)
+        _, rank = np.unique(held[:, 0], return_inverse=True)  # ranks do not overflow
+        key = rank - group * len(rank)
         found[1:] = key[1:] >= np.minimum.accumulate(key)[:-1]
         return found
     for shift in range(1, NEIGHBOURS + 1):
