@@ -91,8 +91,7 @@ class EventCut:
         arrays = relaxation.problem.graph.arrays
         self._cost, self._size = arrays.cost, arrays.size
         self.room = relaxation.room(before.until)
-        once = np.array([limit == 1 for limit in relaxation.problem.compute_limits], dtype=np.bool_)
-        self._may_run = (after.again >= 0) & ~once
+        self._may_run = (after.again >= 0) & ~relaxation.once
         writer, tensor = relaxation.needed(after)
         reader, source, read = relaxation.asked(after)
         self._needed = np.zeros(len(self._size), dtype=np.bool_)

@@ -116,9 +116,7 @@ class StageElimination:
         self._full = (1 << events) - 1
         live = np.array(relaxation.live)
         self._size: Int = (arrays.size * (live >= 0)).T
-        problem, ops = relaxation.problem, arrays.order[relaxation.events]
-        assert problem.budget_bytes is not None
-        self._room: Int = problem.budget_bytes - problem.constant_bytes - arrays.op_bytes[ops]
+        self._room: Int = np.array([relaxation.room(event) for event in relaxation.events])
         self._prices = np.maximum(self.prices, 0.0)
         # Bit i of a set stands for the stage that follows event i.
         weight = 1 << np.arange(events)

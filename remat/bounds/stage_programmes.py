@@ -118,12 +118,11 @@ class StageProgrammes:
         if num_ops > MOST_CUT_OPS and training_step(self.problem) is None:
             return []
         if self._cut is None:
-            self.build(deadline)
+            model = self.build(deadline)
             found = EventCut(self.relaxation)
             found.solve(deadline)
             self.infeasible |= found.infeasible
-            cost = self.base + self.relaxation.unit * -(-found.bound // self.relaxation.unit)
-            self.value, self.solved = max(self.value, cost), True
+            self._raise(model, -(-found.bound // self.relaxation.unit), None)
             self._cut = [] if found.best is None else self._following([found.best.live])
         return self._cut
 
@@ -155,7 +154,7 @@ class StageProgrammes:
             return None, False
         if enough is not None and isinstance(found, Tightened):
             if not found.linear.infeasible:
-                model = cheaper_than(found.full, found.linear, (enough - 1 - self.base) // self.relaxation.unit, model)
+                model = cheaper_than(found.full, found.linear, self._most_below(enough), model)
             if len(self.events) > 1 and call.deadline.remaining >= BRANCHING:
                 branch = partial(self._branch, found, call, enough)
         seconds = call.deadline.remaining
@@ -177,7 +176,7 @@ class StageProgrammes:
         """Solve a programme by elimination of ops, as :meth:`solve` does."""
         relaxation = self.relaxation
         duals = found.linear.duals.get("memory", np.zeros(len(relaxation.events)))
-        most = None if enough is None else (enough - 1 - self.base) // relaxation.unit
+        most = None if enough is None else self._most_below(enough)
         search = StageElimination(relaxation, -duals / relaxation.scale)
         outcome = search.run(most, call.deadline.share(ELIMINATION))
         if math.isinf(outcome.bound):
@@ -193,13 +192,17 @@ class StageProgrammes:
     def _branch(self, found: Tightened, call: SolveOptions, enough: int) -> tuple[Float | None, bool]:
         """Solve a programme by branching on sums of variables, as :meth:`solve` does."""
         matrix = to_matrix(lower(found.lean, Highs.native).model)
-        most = (enough - 1 - self.base) // self.relaxation.unit
+        most = self._most_below(enough)
         outcome = SumBranching(matrix, stage_sums(self.relaxation, matrix.shape[1]), most, call).run()
         if outcome.bound > most:
             return None, self._none_below(enough)
         if math.isfinite(outcome.bound):
             self._raise(found.lean, math.ceil(outcome.bound), enough, outcome.values)
         return outcome.values, outcome.values is not None
+
+    def _most_below(self, enough: int) -> int:
+        """Return the most units of recomputation of schedules that cost less than `enough`."""
+        return (enough - 1 - self.base) // self.relaxation.unit
 
     def _none_below(self, enough: int | None) -> bool:
         """Record that no solution is below a cost; without a cost, that there is none. Return True."""
@@ -214,7 +217,7 @@ class StageProgrammes:
         if values is not None:
             extra = attained(model, extra, objective_of(model, values))
         if enough is not None:
-            extra = attained(model, extra, -((self.base - enough) // self.relaxation.unit))
+            extra = attained(model, extra, self._most_below(enough) + 1)
         cost = self.base + self.relaxation.unit * max(0, extra)
         self.value, self.solved = max(self.value, cost if enough is None else min(cost, enough)), True
 
