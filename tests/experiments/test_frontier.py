@@ -351,7 +351,7 @@ def test_sources_of_schedules_with_and_without_a_start():
     assert all(source in schedules_by(assisted)[0] for source in others)
 
 
-def test_a_curve_without_its_least_peak_is_refused(monkeypatch) -> None:
+def test_failed_search_for_the_least_peak_is_refused(monkeypatch) -> None:
     """The search for the least peak may fail: in a process of its own, for lack of memory."""
     failed = SimpleNamespace(result=None, error="MemoryError")
     monkeypatch.setattr(import_module("remat.experiments.frontier"), "stored_or_run", lambda *_, **_options: failed)
