@@ -234,9 +234,10 @@ def proved(problem: Problem, schedule: Schedule, bound: int | None, seconds: flo
         if values is None:
             break
         schedules = programmes.schedules(values)
-        for each in (*schedules, *(drops.improved(problem, each, deadline) for each in schedules)):
-            certificate = None if each is None else problem.validate(each)
-            if certificate and certificate.accepted and (certificate.cost or 0) < (known.cost or 0):
+        dropped = (drops.improved(problem, each, deadline) for each in schedules)
+        for each in (*schedules, *(each for each in dropped if each is not None)):
+            certificate = problem.validate(each)
+            if certificate.accepted and (certificate.cost or 0) < (known.cost or 0):
                 best, known = each, certificate
         if not programmes.widen(schedules[0], 1):
             break

@@ -20,6 +20,7 @@ SMALL = {
     "bench_order_permutations": ("--graphs layered@12 --orders 2 --seconds 1", "layered@12"),
     "bench_orders": ("--graphs layered@12 --methods serenity-table,valley-order --seconds 2", "DP + divide"),
     "bench_partition": ("100", "articulation"),
+    "bench_proofs": ("--graphs unet-ops --budgets 80 --seconds 5", "unet-ops"),
     "bench_regression": (
         f"--before {sys.executable} --graphs layered@12 --budgets 80 --methods auto --seconds 2",
         "worse than before on 0 of 1 lines: none",

@@ -36,6 +36,7 @@ NAMED = {
     "solving/min_peak_search.py": "finds the least peak by problems of least cost with ever smaller budgets",
     "hierarchy/choosing.py": "the same",
     "solving/least_known_budget.py": "the same, and prices budgets",
+    "solving/auto.py": "descends to ever smaller peaks if nothing fits",
     "studies/tuning.py": "tunes for the least cost",
     "testing/problems.py": "has families of problems of both",
     "testing/order_checks.py": "checks searches for the least peak",
