@@ -17,6 +17,7 @@ from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.roofline import with_times
 from remat.graphs.zoo import TRAINING_STEPS
+from remat.heuristics.transfers.heuristic import Transfers
 from remat.problem import Objective
 from remat.registry import make_backend
 from remat.runtime.deadline import Deadline, deadlines_by
@@ -189,6 +190,7 @@ def test_default_method_recomputes_before_it_moves_more():
 
 
 def test_default_method_ends_where_the_first_bound_is_met():
+    Transfers().prepared()  # while it compiles, other searches run
     result = solve(Problem(chain(13), 14, machine=Machine(10**7, 10**7)), stop=60)
     assert result.proved
     assert {step.name for step in result.steps} <= {"drops", "greedy", "transfers", "bounds"}
