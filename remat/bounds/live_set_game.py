@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from heapq import heappop, heappush
 from math import inf
-from operator import or_
 from typing import NamedTuple
 
 import numpy as np
 
 from remat.problem import Problem
+from remat.runtime.bits import bits, numbers
 from remat.runtime.deadline import Deadline
 
 
@@ -51,9 +50,9 @@ class LiveSetGame:
         producers = arrays.producers.shared_lists()
         self.writers = [sorted(producers[tensor], key=self._position.__getitem__) for tensor in order.tolist()]
         tables = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
-        self.reads, self.writes = ([_mask(bit[t] for t in row if own[t]) for row in table] for table in tables)
-        self._inputs, self._outputs = ([list(_numbers(row)) for row in rows] for rows in (self.reads, self.writes))
-        self.kept = _mask(bit[t] for t in np.flatnonzero(self.problem.kept & own).tolist())
+        self.reads, self.writes = ([bits(bit[t] for t in row if own[t]) for row in table] for table in tables)
+        self._inputs, self._outputs = ([list(numbers(row)) for row in rows] for rows in (self.reads, self.writes))
+        self.kept = bits(bit[t] for t in np.flatnonzero(self.problem.kept & own).tolist())
         self._needs = arrays.op_bytes.tolist()
         self._produced: dict[tuple[int, int], tuple[int, ...] | None] = {}
         self._bound = -1
@@ -75,7 +74,7 @@ class LiveSetGame:
                     return Reached(bound, self._stages(after, goal))
                 if len(after) > most or clock.expired:
                     return Reached(bound, None)
-                for op in {op for tensor in _numbers(live) for op in self.writers[tensor]}:
+                for op in {op for tensor in numbers(live) for op in self.writers[tensor]}:
                     memory = self._memory(op, live)
                     if memory > bound:
                         beyond = min(beyond, memory)
@@ -100,7 +99,7 @@ class LiveSetGame:
 
     def _reduced(self, live: int) -> int:
         """Leave out tensors that can be computed while the others stay live: the smaller set suffices."""
-        return live & ~_mask(tensor for tensor, _ in self._left_out(live))
+        return live & ~bits(tensor for tensor, _ in self._left_out(live))
 
     def _restored(self, live: int) -> list[int]:
         """Return the ops that compute the tensors that :meth:`_reduced` leaves out of a set."""
@@ -108,7 +107,7 @@ class LiveSetGame:
 
     def _left_out(self, live: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield the tensors that :meth:`_reduced` leaves out, the last one first, and the ops that compute each."""
-        for tensor in reversed(list(_numbers(live))):
+        for tensor in reversed(list(numbers(live))):
             others = live & ~(1 << tensor)
             ops = self._production(tensor, others)
             if ops is not None:
@@ -160,17 +159,4 @@ class LiveSetGame:
         return int(self._needs[op]) + self._bytes(live & ~(self.reads[op] | self.writes[op]))
 
     def _bytes(self, live: int) -> int:
-        return sum(self.sizes[tensor] for tensor in _numbers(live))
-
-
-def _mask(bits: Iterable[int]) -> int:
-    """Return the set with some bits."""
-    return reduce(or_, (1 << bit for bit in bits), 0)
-
-
-def _numbers(live: int) -> Iterator[int]:
-    """Yield the numbers of the bits of a set, ascending."""
-    while live:
-        lowest = live & -live
-        yield lowest.bit_length() - 1
-        live ^= lowest
+        return sum(self.sizes[tensor] for tensor in numbers(live))

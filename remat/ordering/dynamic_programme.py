@@ -14,6 +14,7 @@ from remat.graphs.arrays import Csr
 from remat.ordering.instance import OrderInstance
 from remat.ordering.lifetimes import Lifetimes
 from remat.runtime.arrays import Int
+from remat.runtime.bits import digits
 from remat.runtime.deadline import Deadline, Slices
 
 if TYPE_CHECKING:
@@ -83,13 +84,10 @@ class ClosedSets:
         users = lifetimes.ends.transposed(instance.num_tensors)
         sets = [self._sets(table) for table in (lifetimes.predecessors, instance.producers, users)]
         sparse = (lifetimes.successors, allocates.where(~alone), touched)
-        digits = np.zeros(64, dtype=np.int64)
-        for digit in range(64):
-            digits[(int(kernel.SEQUENCE) << digit) % 2**64 >> 58] = digit
         rows = (kernel.Rows(table.indptr.copy(), table.indices.copy()) for table in sparse)
         fresh = allocates.where(alone).sums(instance.size)
         return kernel.SetTables(
-            sets[0], *rows, *sets[1:], fresh, instance.workspace.copy(), instance.size.copy(), digits
+            sets[0], *rows, *sets[1:], fresh, instance.workspace.copy(), instance.size.copy(), digits(kernel.SEQUENCE)
         )
 
     def _sets(self, rows: Csr) -> NDArray[np.uint64]:

@@ -10,6 +10,7 @@ import numpy as np
 from remat.graphs.arrays import Csr, frozen
 from remat.ordering.instance import OrderInstance
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.bits import bits, numbers
 
 
 def twin_pairs(instance: OrderInstance) -> tuple[Int, Int]:
@@ -166,8 +167,8 @@ class Lifetimes:
             for other in after[op]:
                 if number[other] >= 0:
                     late &= ~ended[other]
-            begins += [(op, tensor) for tensor in _bits(early)]
-            ends += [(op, tensor) for tensor in _bits(late)]
+            begins += [(op, tensor) for tensor in numbers(early)]
+            ends += [(op, tensor) for tensor in numbers(late)]
         used = np.zeros(len(self.size), dtype=np.bool_)
         used[[tensor for _, tensor in begins]] = True
         column = np.where(used, np.cumsum(used) - 1, -1)
@@ -188,23 +189,12 @@ class Lifetimes:
 
     def _reached(self, links: list[list[int]], order: range, table: Csr, always: Bool) -> dict[int, int]:
         """Return bits of the tensors in `table` of each op and the ops it is linked to, and those of `always`."""
-        start = sum(1 << tensor for tensor in np.flatnonzero(always).tolist())
+        start = bits(np.flatnonzero(always).tolist())
         own = table.lists()
         found: dict[int, int] = {}
         for op in order:
-            bits = start
-            for tensor in own[op]:
-                bits |= 1 << tensor
+            reached = start | bits(own[op])
             for other in links[op]:
-                bits |= found[other]
-            found[op] = bits
+                reached |= found[other]
+            found[op] = reached
         return found
-
-
-def _bits(value: int) -> list[int]:
-    found = []
-    while value:
-        low = value & -value
-        found.append(low.bit_length() - 1)
-        value ^= low
-    return found

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remat.ordering.best_first import Explored
-from remat.ordering.live_sets import MOST, LiveSets, bits, numbers, words
-from remat.ordering.state_search import ENDLESS, digits
+from remat.ordering.live_sets import MOST, LiveSets
+from remat.ordering.state_search import ENDLESS
 from remat.problem import Problem
 from remat.runtime.arrays import Int
+from remat.runtime.bits import bits, digits, numbers, words
 from remat.runtime.compiled import KernelSet
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule
@@ -212,6 +213,8 @@ def _table(capacity: int) -> NDArray[np.int32]:
 
 def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
     """Return the problem as sets in words."""
+    from remat.ordering.state_search_kernel import SEQUENCE
+
     ops, after = len(sets.cost), sets.dependents()
     before = [bits(op for op in range(ops) if after[op] >> other & 1) | 1 << other for other in range(ops)]
     between = np.zeros((ops, ops + 1, 2) if fixed else (1, 1, 2), dtype=np.uint64)
@@ -238,7 +241,7 @@ def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
         words(sets.reads), words(sets.writes), words(outlasting), between, words(readers),
         words([before[op] for op in sets.writer]), words([before[op] for op in sets.ends]),
         *(np.array(values, dtype=np.int64) for values in lists), np.array(sets.price, dtype=np.float64),
-        _octets(sets.size), _octets(sets.cost), digits(), np.array([ops, fixed], dtype=np.int64),
+        _octets(sets.size), _octets(sets.cost), digits(SEQUENCE), np.array([ops, fixed], dtype=np.int64),
     )  # fmt: skip
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.problem import Problem
+from remat.runtime.bits import bits, numbers
 
 #: Largest number of tensors besides graph inputs, and of ops: two words.
 MOST = 128
@@ -101,18 +100,3 @@ class LiveSets:
             for tensor in numbers(self.reads[op]):
                 after[self.writer[tensor]] |= after[op] | 1 << op
         return after
-
-
-def bits(numbers: Iterable[int]) -> int:
-    """Return a set of numbers as bits."""
-    return reduce(or_, (1 << number for number in numbers), 0)
-
-
-def numbers(mask: int) -> list[int]:
-    """Return the numbers of the bits of a set."""
-    return [k for k in range(mask.bit_length()) if mask >> k & 1]
-
-
-def words(sets: Iterable[int]) -> NDArray[np.uint64]:
-    """Return sets as pairs of 64-bit words, shape (sets, 2)."""
-    return np.array([(one & (1 << 64) - 1, one >> 64) for one in sets], dtype=np.uint64).reshape(-1, 2)

@@ -9,6 +9,7 @@ import numpy as np
 
 from remat.ordering.instance import OrderInstance
 from remat.runtime.arrays import Int
+from remat.runtime.bits import bits
 from remat.runtime.deadline import Deadline
 
 #: Largest number of closed sets for which orders are counted.
@@ -49,7 +50,7 @@ def sample_peaks(instance: OrderInstance, number: int, *, seed: int = 0, deadlin
     (6, [12, 20], True)
     """
     clock = deadline or Deadline()
-    before = [sum(1 << op for op in row) for row in instance.predecessors.lists()]
+    before = [bits(row) for row in instance.predecessors.lists()]
     after = instance.successors.lists()
     ways = _ways(after, clock.share(0.5))
     rng = random.Random(seed)
@@ -77,7 +78,7 @@ def sample_peaks(instance: OrderInstance, number: int, *, seed: int = 0, deadlin
 
 def _ways(after: list[list[int]], clock: Deadline) -> dict[int, int] | None:
     """Return the number of completions of each closed set; None if there are too many sets."""
-    later = [sum(1 << op for op in row) for row in after]
+    later = [bits(row) for row in after]
     level = {(1 << len(after)) - 1: 1}
     ways = dict(level)
     for _ in after:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from remat.bounds.suffix_cuts import SuffixCut, suffix_cut
 from remat.ordering.best_first import Explored
-from remat.ordering.live_sets import bits, words
 from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int
+from remat.runtime.bits import bits, digits, words
 from remat.runtime.compiled import KernelSet
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule
@@ -377,15 +377,5 @@ def _tables(problem: Problem, tensors: Int, kernel: ModuleType) -> Any:
         np.cumsum([0, *map(len, candidates)], dtype=np.int64), np.array(flat, dtype=np.int64),
         np.array([share[t] for t in flat], dtype=np.float64),
         np.zeros(n + 2, dtype=np.int64), np.zeros(1), np.zeros((1, 1)),
-        digits(), np.array([n, problem.budget_bytes or 0, fixed], dtype=np.int64),
+        digits(kernel.SEQUENCE), np.array([n, problem.budget_bytes or 0, fixed], dtype=np.int64),
     )  # fmt: skip
-
-
-def digits() -> Int:
-    """Return the number of a bit by the six highest bits of its product with the de Bruijn sequence of the kernels."""
-    from remat.ordering.state_search_kernel import SEQUENCE
-
-    found = np.zeros(64, dtype=np.int64)
-    for bit in range(64):
-        found[(int(SEQUENCE) << bit & (2**64 - 1)) >> 58] = bit
-    return found
