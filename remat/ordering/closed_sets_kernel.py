@@ -15,16 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from remat.ordering.state_search_kernel import FACTOR, ONE, SEQUENCE, SHIFT, TOP
 from remat.runtime.arrays import Int
 from remat.runtime.compiled import inner, kernel
 
 Array = NDArray[Any]
 
-ONE = np.uint64(1)
-#: The product with the lowest bit of a word has its number in the six highest bits: a de Bruijn sequence.
-SEQUENCE, TOP = np.uint64(0x03F79D71B4CB0A89), np.uint64(58)
-#: Factor and shift of the hash of a set.
-FACTOR, SHIFT = np.uint64(0xFF51AFD7ED558CCD), np.uint64(32)
 # Fields of `found`: the next state to expand, states stored, least peak discarded, entries of the heap, and the state
 # taken from it last.
 NEXT, COUNT, LEFT_OUT, HEAP, TAKEN = range(5)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.ordering.state_search_kernel import FACTOR, GOLDEN, NONE, ONE, ROUNDING, SHIFT, number
+from remat.ordering.state_search_kernel import NONE, ONE, ROUNDING, hashed, number
 from remat.runtime.arrays import Bool, Float, Int
 from remat.runtime.compiled import inner, kernel
 
@@ -99,37 +99,40 @@ class Heap(NamedTuple):
 def sum_of(octets, low, high):
     """Return the sum of the values of the elements of a set."""
     total = np.int64(0)
-    place = 0
-    byte = np.uint64(255)
-    while low:
-        total += octets[place, np.int64(low & byte)]
-        low >>= np.uint64(8)
-        place += 1
-    place = 8
-    while high:
-        total += octets[place, np.int64(high & byte)]
-        high >>= np.uint64(8)
-        place += 1
+    for word in range(2):
+        rest, place = high if word else low, 8 * word
+        while rest:
+            total += octets[place, np.int64(rest & np.uint64(255))]
+            rest >>= np.uint64(8)
+            place += 1
     return total
 
 
 @inner
 def slot_of(states, low, high, stage):
     """Return the slot of the table with a state (plus 1), or the free slot for it."""
-    mixed = (low ^ (stage * GOLDEN)) * FACTOR
-    mixed ^= mixed >> SHIFT
-    mixed = (mixed ^ high) * FACTOR
-    mixed ^= mixed >> SHIFT
-    mixed *= FACTOR
-    mixed ^= mixed >> SHIFT
     end = states.table.shape[0] - 1
-    slot = np.int64(mixed & np.uint64(end))
+    slot = np.int64(hashed(low, high, stage) & np.uint64(end))
     while states.table[slot] > 0:
         row = states.table[slot] - 1
         if states.low[row] == low and states.high[row] == high and states.stage[row] == stage:
             break
         slot = (slot + 1) & end
     return slot
+
+
+@inner
+def contains(low, high, op):
+    """Return True if a set contains an op."""
+    return (((high >> np.uint64(op - 64)) if op >= 64 else (low >> np.uint64(op))) & ONE) != NONE
+
+
+@inner
+def with_op(low, high, op):
+    """Return a set with one more op."""
+    if op < 64:
+        return low | (ONE << np.uint64(op)), high
+    return low, high | (ONE << np.uint64(op - 64))
 
 
 @inner
@@ -146,18 +149,14 @@ def first_ops(count):
 def must_run(tables, low, high, stage):
     """Return the ops that must run before a state with a free order."""
     ops_low, ops_high = NONE, NONE
-    while low:
-        bit = low & (~low + ONE)
-        low ^= bit
-        tensor = number(tables, bit)
-        ops_low |= tables.needs[tensor, 0]
-        ops_high |= tables.needs[tensor, 1]
-    while high:
-        bit = high & (~high + ONE)
-        high ^= bit
-        tensor = 64 + number(tables, bit)
-        ops_low |= tables.needs[tensor, 0]
-        ops_high |= tables.needs[tensor, 1]
+    for word in range(2):
+        rest = high if word else low
+        while rest:
+            bit = rest & (~rest + ONE)
+            rest ^= bit
+            tensor = 64 * word + number(tables, bit)
+            ops_low |= tables.needs[tensor, 0]
+            ops_high |= tables.needs[tensor, 1]
     while stage:
         bit = stage & (~stage + ONE)
         stage ^= bit
@@ -215,7 +214,7 @@ def bound(tables, later, low, high, stage, limit):
     for op in range(tables.facts[0] - 1, -1, -1):
         if base + best >= limit:
             break
-        if not ((ops_high >> np.uint64(op - 64)) if op >= 64 else (ops_low >> np.uint64(op))) & ONE:
+        if not contains(ops_low, ops_high, op):
             continue
         if fixed:
             held_low = low | tables.between[op, np.int64(stage), 0]
@@ -317,27 +316,13 @@ def moves(tables, low, high, stage):
         while rest:
             bit = rest & (~rest + ONE)
             rest ^= bit
-            op = tables.writer[64 * word + number(tables, bit)]
-            if op < 64:
-                ops_low |= ONE << np.uint64(op)
-            else:
-                ops_high |= ONE << np.uint64(op - 64)
+            ops_low, ops_high = with_op(ops_low, ops_high, tables.writer[64 * word + number(tables, bit)])
     if tables.facts[1] == 1:
-        if stage:
-            op = np.int64(stage) - 1
-            if op < 64:
-                ops_low |= ONE << np.uint64(op)
-            else:
-                ops_high |= ONE << np.uint64(op - 64)
-        return ops_low, ops_high
+        return with_op(ops_low, ops_high, np.int64(stage) - 1) if stage else (ops_low, ops_high)
     while stage:
         bit = stage & (~stage + ONE)
         stage ^= bit
-        op = tables.end_op[number(tables, bit)]
-        if op < 64:
-            ops_low |= ONE << np.uint64(op)
-        else:
-            ops_high |= ONE << np.uint64(op - 64)
+        ops_low, ops_high = with_op(ops_low, ops_high, tables.end_op[number(tables, bit)])
     return ops_low, ops_high
 
 
@@ -358,7 +343,7 @@ def forced(tables, low, high, stage, ops_low, ops_high):
     else:
         all_low, all_high = must_run(tables, low, high, stage)
     for op in range(tables.facts[0] - 1, -1, -1):
-        if not ((ops_high >> np.uint64(op - 64)) if op >= 64 else (ops_low >> np.uint64(op))) & ONE:
+        if not contains(ops_low, ops_high, op):
             continue
         if fixed and op + 1 != np.int64(stage):
             continue
@@ -408,7 +393,7 @@ def expand(tables, later, states, heap, row, found):
     for op in range(tables.facts[0]):
         if only >= 0 and op != only:
             continue
-        if not ((ops_high >> np.uint64(op - 64)) if op >= 64 else (ops_low >> np.uint64(op))) & ONE:
+        if not contains(ops_low, ops_high, op):
             continue
         spent = states.spent[row] + tables.cost[op]
         if spent >= found[LIMIT] or not fits(tables, low, high, op):

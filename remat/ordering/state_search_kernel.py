@@ -128,16 +128,21 @@ def bytes_of(tables, low, high):
 
 
 @inner
-def slot_of(level, low, high, done, last):
-    """Return the slot of the table with a state (plus 1), or the free slot for it."""
-    mixed = (low ^ (done * GOLDEN)) * FACTOR
+def hashed(low, high, more):
+    """Return the hash of three words."""
+    mixed = (low ^ (more * GOLDEN)) * FACTOR
     mixed ^= mixed >> SHIFT
-    mixed = (mixed ^ high ^ (np.uint64(last + 1) << TAG_SHIFT)) * FACTOR
+    mixed = (mixed ^ high) * FACTOR
     mixed ^= mixed >> SHIFT
     mixed *= FACTOR
-    mixed ^= mixed >> SHIFT
+    return mixed ^ (mixed >> SHIFT)
+
+
+@inner
+def slot_of(level, low, high, done, last):
+    """Return the slot of the table with a state (plus 1), or the free slot for it."""
     end = level.table.shape[0] - 1
-    slot = np.int64(mixed & np.uint64(end))
+    slot = np.int64(hashed(low, high ^ (np.uint64(last + 1) << TAG_SHIFT), done) & np.uint64(end))
     while level.table[slot] > 0:
         row = level.table[slot] - 1
         if level.low[row] == low and level.high[row] == high and level.done[row] == done and level.last[row] == last:
