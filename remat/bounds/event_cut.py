@@ -91,7 +91,7 @@ class EventCut:
         arrays = relaxation.problem.graph.arrays
         self._cost, self._size = arrays.cost, arrays.size
         self.room = relaxation.room(before.until)
-        self._may_run = (after.again >= 0) & ~relaxation.once
+        self._may_run = (after.again >= 0) & ~relaxation.problem.once
         writer, tensor = relaxation.needed(after)
         reader, source, read = relaxation.asked(after)
         self._needed = np.zeros(len(self._size), dtype=np.bool_)

@@ -121,10 +121,8 @@ def _promising(problem: Problem, network: BoundaryNetwork, clock: Deadline) -> l
 def _must_hold(problem: Problem, network: BoundaryNetwork, op: int) -> int:
     """Return the bytes that are live at the first compute of `op` even if everything else runs again later."""
     arrays = problem.graph.arrays
-    once = np.array([limit == 1 for limit in problem.compute_limits], dtype=np.bool_)
-    return (
-        int(arrays.op_bytes[op]) + problem.constant_bytes + network.cut(op, arrays.size, np.where(once, UNLIMITED, 0))
-    )
+    costs = np.where(problem.once, UNLIMITED, 0)
+    return int(arrays.op_bytes[op]) + problem.constant_bytes + network.cut(op, arrays.size, costs)
 
 
 def joint_programme(problem: Problem, op: int) -> Model:

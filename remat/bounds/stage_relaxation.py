@@ -79,8 +79,6 @@ class StageRelaxation:
         Variables of each stage; empty until :meth:`build`.
     own : bool array, shape (tensors,)
         Marks the tensors that an op writes.
-    once : bool array, shape (ops,)
-        Marks the ops that may not run again.
     """
 
     problem: Problem
@@ -90,7 +88,6 @@ class StageRelaxation:
     scale: float = field(init=False)
     stages: list[Stage] = field(init=False, default_factory=list)
     own: Bool = field(init=False)
-    once: Bool = field(init=False)
 
     def __post_init__(self) -> None:
         arrays = self.problem.graph.arrays
@@ -98,7 +95,6 @@ class StageRelaxation:
         self.scale = float(max(1, arrays.size.max()))
         self.events = sorted(set(self.events))
         self.own = ~arrays.is_input
-        self.once = np.array([limit == 1 for limit in self.problem.compute_limits], dtype=np.bool_)
         self._first = arrays.producers.lowest(arrays.position, len(arrays.cost))
         self._use_of_op, self._use = self._last_uses()
 
@@ -179,7 +175,7 @@ class StageRelaxation:
     def _variables(self, model: Model, since: int, until: int) -> Stage:
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
         runs = np.flatnonzero((arrays.position <= since) & (self._use_of_op > since))
-        again = numbered(n, runs, model.booleans("again", len(runs), 0, ~self.once[runs]).index)
+        again = numbered(n, runs, model.booleans("again", len(runs), 0, ~self.problem.once[runs]).index)
         none = np.full(len(arrays.size), NONE, dtype=np.int64)
         if until == n:
             return Stage(since, until, again, none, none, none, none)

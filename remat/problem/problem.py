@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from remat.errors import FormatError, ProblemError
 from remat.graphs import ComputeGraph
 from remat.graphs.io import as_graph
@@ -294,6 +296,11 @@ class Problem:
             1 if not op.recomputable else limits.get(op.name) if isinstance(limits, Mapping) else limits
             for op in self.graph.ops
         ]
+
+    @cached_property
+    def once(self) -> Bool:
+        """Ops that may not run again, bool array of shape (ops,)."""
+        return np.array([limit == 1 for limit in self.compute_limits], dtype=np.bool_)
 
     def value(self, certificate: Certificate) -> int:
         """Return the objective of a certified schedule, such as its cost or its peak."""

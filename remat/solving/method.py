@@ -215,7 +215,7 @@ class OrderMethod(Method):
             found = session.search_order(search, deadline, known.certificate.peak)
         best = session.incumbents.least_peak
         assert best is not None
-        if all(limit == 1 for limit in problem.compute_limits):
+        if problem.once.all():
             session.raise_peak_bound(found.bound, self.name)
         elif found.bound >= best.certificate.peak:
             session.note(f"{self.name} proved that no order has a lower peak without recomputation")

@@ -45,7 +45,7 @@ class ModelSolve:
         self.problem = session.problem if self.proves else session.problem.plain
         #: Excess of the model's peaks, in bytes.
         self.shift = 0
-        if not self.proves and all(limit == 1 for limit in session.problem.compute_limits):
+        if not self.proves and session.problem.once.all():
             most, sure = saved_in_place(session.problem)
             if (most == sure).all():  # every order writes the same outputs in place
                 self.proves = True

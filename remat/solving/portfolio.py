@@ -101,7 +101,7 @@ class Policy:
         self.session, self.problem, self.clock = session, session.problem, session.call.deadline
         self.warm_start = session.warm_start
         self.num_ops = len(self.problem.graph.ops)
-        self.once = all(limit == 1 for limit in self.problem.compute_limits)
+        self.once = bool(self.problem.once.all())
         self.timed = math.isfinite(self.clock.seconds)
         self.family = "" if session.solver is None else session.solver.name
         """Name of the backend without its variant."""

@@ -116,7 +116,7 @@ class Checkmate(Formulation):
         model = Model(self.name)
         at, arrays = self.layout, self.problem.graph.arrays
         stage, slot = at.runs()
-        once = np.array([limit == 1 for limit in self.problem.compute_limits])[arrays.order]
+        once = self.problem.once[arrays.order]
         self.deadline.check()
         first = (stage == slot) & at.frontier  # first computes are not choices
         stage_of_s, owner = at.retained()
