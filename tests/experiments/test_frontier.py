@@ -49,6 +49,19 @@ class OnlyTight(Heuristic):
         return Schedule.from_steps([("compute", op) for op in ops])
 
 
+class Altered(NoStore):
+    """Store whose runs at 5 bytes have other results than their methods find."""
+
+    def __init__(self, **changes):
+        self.changes = changes
+
+    def find(self, method, problem, limits, start):
+        if problem.budget_bytes != 5:
+            return None
+        run = run_method(method, problem, limits)
+        return replace(run, result=replace(run.result, **self.changes))
+
+
 @pytest.fixture
 def only_tight(monkeypatch):
     genuine = registry.load
@@ -137,16 +150,8 @@ def test_chosen_budgets_determine_the_whole_curve(opened, solved_cells):
 def test_chosen_budgets_take_schedules_of_smaller_ones(exact):
     """The run at 5 returns an expensive schedule; a run that follows, at 4, finds a cheaper one."""
     costly = exact.cells[EXACT, 3].schedule
-
-    class Weak(NoStore):
-        def find(self, method, problem, limits, start):
-            if problem.budget_bytes != 5:
-                return None
-            run = run_method(method, problem, limits)
-            weak = replace(run.result, schedule=costly, certificate=problem.validate(costly), status=Status.FEASIBLE)
-            return replace(run, result=weak)
-
-    found = frontier(CHAIN, 5, ["auto"], stop=60, store=Weak(), options=ONE)
+    weak = Altered(schedule=costly, certificate=replace(CHAIN, budget=5).validate(costly), status=Status.FEASIBLE)
+    found = frontier(CHAIN, 5, ["auto"], stop=60, store=weak, options=ONE)
     cell = found.cells["auto", 5]
     assert (cell.value, cell.found_at, cell.status, found.proved(cell)) == (18, 4, "feasible", False)
 
@@ -199,19 +204,9 @@ def test_runs_of_another_problem_are_other_cells(opened, problem, more, solved_c
 
 def test_contradictory_proofs_are_refused(exact):
     """The cell at 5 claims an optimum above the cost at 4."""
-    costly = exact.cells[EXACT, 3].schedule
-
-    class Wrong(NoStore):
-        """Store whose run at 5 claims that an expensive schedule is optimal."""
-
-        def find(self, method, problem, limits, start):
-            if problem.budget_bytes != 5:
-                return None
-            run = run_method(method, problem, limits)
-            return replace(run, result=replace(run.result, schedule=costly, bound=28, scope=EVERY_SCHEDULE))
-
+    wrong = Altered(schedule=exact.cells[EXACT, 3].schedule, bound=28, scope=EVERY_SCHEDULE)
     with refused("backend.contradiction"):
-        frontier(CHAIN, [4, 5], [EXACT], store=Wrong(), options=ONE)
+        frontier(CHAIN, [4, 5], [EXACT], store=wrong, options=ONE)
 
 
 def test_executor_solves_cells_concurrently(exact, opened):
