@@ -53,8 +53,8 @@ def command(
     Each method proceeds from the smallest budget upward and starts from its schedule for the next smaller one. Limits
     and rules apply to each run; with --config they come from that file. --workers share the threads.
 
-    Without --budgets, the curve begins at the least peak and ends at the reference peak. Each of the --points budgets
-    is where most of the curve between schedules and bounds is unknown.
+    Without --budgets, the curve extends from the least peak to the reference peak. Each of the --points budgets is one
+    at which a solve can determine most of it.
 
     Tables are written after every run, the picture at the end. Ctrl-C keeps finished runs. With --store the same
     command continues after Ctrl-C or a crash, and `remat study` reports and exports the runs.

@@ -66,8 +66,8 @@ def frontier(
     results. Methods do not share schedules.
 
     With a number in place of budgets, each method computes the curve from the least peak to the reference peak. The
-    default method first searches for the least peak, at which all methods start. Each further budget is where most of
-    the curve between schedules and bounds is unknown; see :func:`remat.experiments.staircase.next_budget`.
+    default method first searches for the least peak, at which all methods start. Each further budget is one at which a
+    solve can determine most of the curve; see :func:`remat.experiments.staircase.next_budget`.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ NAMED = {
     "solving/order.py": "asks for the least peak",
     "cli/order.py": "asks for the least peak",
     "experiments/arenas.py": "asks for the least peak",
-    "experiments/frontier.py": "begins a curve at the least peak",
+    "experiments/frontier.py": "searches for the least peak, the first point of a curve",
     "experiments/library/instances.py": "has instances of both",
     "experiments/library/runs.py": "has a method of this name",
     "solving/min_peak_search.py": "finds the least peak by problems of least cost with ever smaller budgets",
