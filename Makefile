@@ -135,12 +135,13 @@ format: $(STAMP)  ## put the code in order: ruff --fix and ruff format
 schemas: $(STAMP)  ## write the JSON Schemas of the package from the models that they describe
 	$(BIN)/python tests/schemas.py
 
+# Not --quiet, which lets --strict pass over warnings.
 docs: $(STAMP)  ## build the documentation into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # A slow test builds the whole site, and tests of pages run their examples.
 pages: $(STAMP)  ## check text and links of the documentation, without pictures and outputs of notebooks
-	NO_MKDOCS_2_WARNING=1 REMAT_DRAFT=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(OUT)/pages
+	NO_MKDOCS_2_WARNING=1 REMAT_DRAFT=1 $(BIN)/mkdocs build --strict --site-dir $(OUT)/pages
 
 count:  ## lines of code per folder
 	@python3 benchmarks/code_lines.py

@@ -11,6 +11,7 @@ import nbformat
 from _examples import drawn_names, drawn_pictures
 from _notebooks import executed, page_of
 from _papers import with_tables
+from jinja2 import ChoiceLoader, DictLoader, Environment
 from latex2mathml.converter import convert
 from matplotlib import rc_context
 from mkdocs.config.defaults import MkDocsConfig
@@ -21,7 +22,8 @@ from remat.experiments.library.instances import instances
 from remat.experiments.library.ledger import Ledger
 from remat.experiments.library.pages import Overview, page, picture
 
-#: Set by `make pages`, which checks text and links: pictures are empty, and notebooks are not executed.
+#: Set by `make pages`, which checks text and links: pictures are empty, notebooks are not executed, and pages have
+#: neither navigation nor search.
 DRAFT = bool(os.environ.get("REMAT_DRAFT"))
 ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>(~?)([\w.]+)</code>")
 #: Block of equations in LaTeX, one per line; a number in brackets before an equation is that of the paper.
@@ -37,6 +39,19 @@ INCLUDED = {"changelog.md": "CHANGELOG.md"}
 #: Page of the reference library, whose instances have pages in the same folder, and the places of its tables.
 LIBRARY = "library/index.md"
 MARKER = re.compile(r"^<!-- library: (classes|values|progress) -->$", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Leave out what a draft does not need."""
+    if DRAFT:
+        config.plugins["material/search"].config.enabled = False
+        config.plugins["mkdocstrings"].config.handlers["python"]["options"]["separate_signature"] = False
+
+
+def on_env(env: Environment, **_: Any) -> None:
+    """Write the pages of a draft without what the theme puts around them."""
+    if DRAFT and env.loader:
+        env.loader = ChoiceLoader([DictLoader({"main.html": "{{ page.content }}"}), env.loader])
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

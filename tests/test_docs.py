@@ -210,7 +210,7 @@ def test_all_commands_are_listed() -> None:
 @pytest.mark.slow
 def test_site_loads_nothing_external(tmp_path: Path) -> None:
     """Links may be external."""
-    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     subprocess.run(build, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) >= len(PAGES) - 1

@@ -31,6 +31,7 @@ from remat.experiments.library.records import (
 )
 from remat.graphs import ComputeGraph
 from remat.io.files import read_text, write_atomic
+from remat.io.limits import budgeted
 from remat.problem import Problem
 from remat.schedule import Certificate, OrderRule, Rule, Rules, Schedule, validate
 from remat.schedule.addresses import Addresses, check_addresses
@@ -150,8 +151,9 @@ class Ledger:
         self.records = self._read()
 
     def _read(self) -> list[Record]:
-        text = read_text(self.path, MAX_BYTES) if self.path.exists() else ""
-        return from_text(text, str(self.path))
+        with budgeted():
+            text = read_text(self.path, MAX_BYTES) if self.path.exists() else ""
+            return from_text(text, str(self.path))
 
     @cached_property
     def graph(self) -> ComputeGraph:
