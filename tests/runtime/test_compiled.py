@@ -59,6 +59,15 @@ def test_digest_changes_with_kernel_modules(tmp_path: Path, monkeypatch: pytest.
     assert len(set(digests)) == 3
 
 
+def test_digest_changes_with_options_that_code_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with that of the shell, so that ``remat warm-up`` compiles for Python programs."""
+    before = places.digest.__wrapped__()
+    monkeypatch.setenv("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+    assert places.digest.__wrapped__() == before
+    monkeypatch.setenv("NUMBA_OPT", "1")
+    assert places.digest.__wrapped__() != before
+
+
 def test_digest_covers_the_whole_package() -> None:
     assert places.PACKAGE == PACKAGE
     assert (PACKAGE / places.COMPILER).is_file()
