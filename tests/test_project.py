@@ -388,7 +388,7 @@ def test_modelling_layer_names_no_solver() -> None:
     names = [re.escape(name) for name in {*registry.backends(), *families}]
     named = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
     for path in (PACKAGE / "modeling").rglob("*"):
-        if path.suffix == ".py":
+        if path.suffix in {".py", ".pyi"}:
             tree = parse(path.read_text(encoding="utf-8"))
             words = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
             words += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]

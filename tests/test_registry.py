@@ -74,7 +74,7 @@ def test_parts_that_cannot_be_loaded(group, name, kind):
 
 
 def test_entry_points_are_cached_until_an_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A solve looks up dozens of names, and reading takes 15 ms with many packages."""
+    """Those of other packages are read only for a name that this package lacks."""
     read: list[object] = []
 
     def entry_points() -> object:
@@ -85,7 +85,11 @@ def test_entry_points_are_cached_until_an_installation(monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(tmp_path)
     for _ in range(5):
         assert "greedy" in registry.heuristics()
-        assert "highs" in registry.backends()
+        assert registry.backends()["highs"] is Highs
+    assert read == []
+    for _ in range(5):
+        assert "late" not in registry.heuristics()
+        assert "late" not in registry.backends()
     assert len(read) == 1
     about = tmp_path / "late-1.0.dist-info"
     about.mkdir()

@@ -1,4 +1,4 @@
-"""Selection of a backend by name, class or object."""
+"""Selection of a backend by name, class or object, and of the process in which it runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from remat.backends.base import Backend
 from remat.errors import ProblemError
 from remat.registry import attempt, make_backend
+from remat.runtime.solve_options import SolveOptions
 
 #: Specification of a backend.
 BackendLike = str | type[Backend] | Backend
@@ -30,3 +31,19 @@ def as_backend(backend: BackendLike) -> Backend:
     if not isinstance(made, Backend):
         raise ProblemError(f"the backend is a name or a Backend, not {f'{backend!r}'[:60]}", "no-backend")
     return made
+
+
+def placed(backend: Backend, options: SolveOptions) -> Backend:
+    """Return `backend`, in a child process if the options require it.
+
+    Examples
+    --------
+    >>> from remat.backends.highs import Highs
+    >>> type(placed(Highs(), SolveOptions(isolate=True))).__name__, type(placed(Highs(), SolveOptions())).__name__
+    ('Isolated', 'Highs')
+    """
+    if backend.own_process or not options.isolate:
+        return backend
+    from remat.backends.isolated import Isolated
+
+    return Isolated(backend)

@@ -79,18 +79,6 @@ class Isolated(Backend):
         return _Run(self.backend, model, options, books)
 
 
-def placed(backend: Backend, options: SolveOptions) -> Backend:
-    """Return `backend`, in a child process if the options require it.
-
-    Examples
-    --------
-    >>> from remat.backends.highs import Highs
-    >>> type(placed(Highs(), SolveOptions(isolate=True))).__name__, type(placed(Highs(), SolveOptions())).__name__
-    ('Isolated', 'Highs')
-    """
-    return Isolated(backend) if options.isolate and not backend.own_process else backend
-
-
 class _Run(Run):
     """One child process and its result."""
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from remat.bounds.stage_relaxation import StageRelaxation
-from remat.runtime.arrays import Bool, Int
+from remat.runtime.arrays import Bool, Int, distinct
 from remat.runtime.deadline import Deadline
 
 #: Most that capacities may add up to: the flow algorithm computes with 64 bits.
@@ -98,7 +98,7 @@ class EventCut:
         self._needed[tensor] = True
         # Pairs of op and tensor: what ops that run again read, and the writers of what may be requested.
         self._reader, self._read = reader, read
-        pairs = np.unique(np.append(writer, source) * len(self._size) + np.append(tensor, read))
+        pairs = distinct(np.append(writer, source) * len(self._size) + np.append(tensor, read))
         self._writer, self._written = pairs // len(self._size), pairs % len(self._size)
         self._connect()
 
@@ -110,7 +110,7 @@ class EventCut:
         requested[self._needed] = self._source
         several = np.bincount(self._written, minlength=m)[self._written] > 1
         regained[self._written[~several]] = self._writer[~several]
-        self._tensors, self._ops = np.unique(self._written), np.unique(np.append(self._writer, self._reader))
+        self._tensors, self._ops = distinct(self._written), distinct(np.append(self._writer, self._reader))
         asks = ~self._needed[self._read]
         parts = [
             (requested[self._tensors], regained[self._tensors]),

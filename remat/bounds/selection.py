@@ -7,7 +7,6 @@ from functools import partial
 from typing import TypedDict, Unpack
 
 from remat.bounds.base import Bound, Measure
-from remat.bounds.isolated import isolated_bounds
 from remat.bounds.joint import joint_bound
 from remat.bounds.lp import lp_relaxation
 from remat.bounds.peak_bounds import cut_bound, structural_bound
@@ -106,6 +105,8 @@ def bounds_in_turn(
     clock = Deadline.of(deadline)
     threads, memory_limit = options.get("threads"), options.get("memory_limit")
     if options.get("isolate"):
+        from remat.bounds.isolated import isolated_bounds
+
         alone: BoundOptions = {**options, "isolate": False, "programmes": None, "relaxations": tuple(relaxations)}
         yield from isolated_bounds(partial(bounds_in_turn, problem, clock, **alone), problem, clock, memory_limit)
         return

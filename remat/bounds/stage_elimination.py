@@ -66,14 +66,19 @@ class Found(NamedTuple):
     again: Int
 
 
-class Grown(NamedTuple):
-    """Partial solutions after a step: numbers of those before it, options, states, and what the step adds."""
+class Transition(NamedTuple):
+    """Step from every state before it: row ``option * states + state`` stands for an option in a state."""
 
-    source: Int
-    option: Int
-    state: Int
+    options: Int
+    """Sets of stages, shape (options,)."""
     cost: Int
-    bytes: Int  # shape (solutions, events)
+    """What each option adds, shape (options,)."""
+    bytes: Int
+    """What each row adds at each event, shape (rows, events)."""
+    after: Int
+    """Number of the state after the step, shape (rows,)."""
+    to_end: Float
+    """Least priced cost from each state after the step to the end, shape (states after the step,)."""
 
 
 @dataclass(eq=False)
@@ -149,18 +154,19 @@ class StageElimination:
         bound = 0
         with contextlib.suppress(OverdueError):
             steps = self._steps()
-            least = None if steps is None else self._least_to_complete(steps, deadline)
-            if steps is None or least is None:
+            found = None if steps is None else self._transitions(steps, deadline)
+            if steps is None or found is None:
                 return Eliminated(0)
+            transitions, least = found
             all_again = sum(self._cost(step.op) * max(option.bit_count() for option in step.options) for step in steps)
             most = all_again if most is None else min(most, all_again)
-            first = float(least[0][1][0] - self._prices @ self._room)
-            bound, distance = max(0, math.ceil(first - self._error(first))), max(1.0, FIRST_GAP * abs(first))
+            first = max(0.0, least - float(self._prices @ self._room))
+            bound, distance = max(0, math.ceil(first - self._error(first))), max(1.0, FIRST_GAP * first)
             while bound <= most:
                 limit = min(math.floor(first + distance), most)
-                found, cut = self._within(limit, steps, least, deadline)
-                if cut or found is not None:
-                    return Eliminated(bound) if found is None else self._solution(found, bound if cut else found.cost)
+                best, cut = self._within(limit, steps, transitions, deadline)
+                if cut or best is not None:
+                    return Eliminated(bound) if best is None else self._solution(best, bound if cut else best.cost)
                 bound, distance = limit + 1, distance * WIDER
             return Eliminated(math.inf)
         return Eliminated(bound)
@@ -252,16 +258,14 @@ class StageElimination:
 
     # -- dynamic programme ---------------------------------------------------------------------------------------------
 
-    def _grow(self, step: Step, state: Int) -> Grown:
-        """Return what each option makes of each state."""
-        count = len(state)
-        cost = self._cost(step.op)
-        parts: list[tuple[Int, Int]] = []
+    def _grow(self, step: Step, state: Int) -> tuple[Int, Int]:
+        """Return the states that each option makes of each state, and the bytes that it adds at each event."""
+        states, added = [], []
         for option in step.options:
             after = state if step.place == NONE else state | np.int64(option << step.place)
             for place, links in step.reads:
                 after = after | np.int64((option & links) << place)
-            held = np.zeros((count, self._count), dtype=np.int64)
+            held = np.zeros((len(state), self._count), dtype=np.int64)
             for tensor, writer, requests in step.closed:
                 table = self._tables(int(self._wanted[tensor]), int(self._free[tensor]), int(self._old[tensor]))
                 if writer == NONE:
@@ -270,14 +274,9 @@ class StageElimination:
                     held += table[(after >> writer) & self._full, (after >> requests) & self._full] * self._size[tensor]
             for writer, requests in step.fulfilled:
                 after = after & ~(((after >> writer) & self._full) << requests)
-            parts.append((after & np.int64(~step.clear), held))
-        options = np.array(step.options)
-        return Grown(
-            np.tile(np.arange(count), len(options)), np.repeat(options, count),
-            np.concatenate([after for after, _ in parts]),
-            np.repeat([cost * option.bit_count() for option in step.options], count),
-            np.concatenate([held for _, held in parts]),
-        )  # fmt: skip
+            states.append(after & np.int64(~step.clear))
+            added.append(held)
+        return np.concatenate(states), np.concatenate(added)
 
     def _table(self, wanted: int, free: int, old: int) -> Int:
         """Return where a tensor must be live, by the set of its writer and the requests, shape (sets, sets, events)."""
@@ -293,49 +292,53 @@ class StageElimination:
             live[:, :, i] = later
         return live
 
-    def _least_to_complete(self, steps: list[Step], deadline: Deadline) -> list[tuple[Int, Float]] | None:
-        """Return the states before each step and at the end, sorted, and the least priced cost from there to the end.
+    def _transitions(self, steps: list[Step], deadline: Deadline) -> tuple[list[Transition], float] | None:
+        """Return the steps from all states, and the least priced cost from the start to the end.
 
-        None if they are too many.
+        None if states or transitions are too many.
         """
-        states, total = [np.zeros(1, dtype=np.int64)], 0
-        passed: list[tuple[Grown, Int]] = []
+        state, total = np.zeros(1, dtype=np.int64), 0
+        grown: list[tuple[Int, Int]] = []
         for step in deadline.each(steps, 16):
-            grown = self._grow(step, states[-1])
-            state, number = np.unique(grown.state, return_inverse=True)
-            total += len(grown.state)
+            states, added = self._grow(step, state)
+            state, after = np.unique(states, return_inverse=True)
+            total += len(after)
             if len(state) > MOST_STATES or total > MOST_TRANSITIONS:
                 return None
-            passed.append((grown, number))
-            states.append(state)
-        least = np.zeros(len(states[-1]))
-        found = [(states[-1], least)]
-        for state, (grown, number) in zip(states[-2::-1], reversed(passed), strict=True):
-            priced = grown.cost + grown.bytes @ self._prices + least[number]
-            least = np.full(len(state), np.inf)
-            np.minimum.at(least, grown.source, priced)
-            found.append((state, least))
-        return found[::-1]
+            grown.append((added, after))
+        to_end, found = np.zeros(len(state)), []
+        for step, (added, after) in zip(reversed(steps), reversed(grown), strict=True):
+            options = np.array(step.options)
+            cost = np.array([self._cost(step.op) * option.bit_count() for option in step.options])
+            found.append(Transition(options, cost, added, after, to_end))
+            priced = added @ self._prices + to_end[after]
+            to_end = (cost[:, None] + priced.reshape(len(options), -1)).min(axis=0)
+        return found[::-1], float(to_end[0])
 
     def _within(
-        self, limit: int, steps: list[Step], least: list[tuple[Int, Float]], deadline: Deadline
+        self, limit: int, steps: list[Step], transitions: list[Transition], deadline: Deadline
     ) -> tuple[Found | None, bool]:
         """Return the cheapest solution of at most `limit`, None if there is none, and whether some were left out."""
+        # Partial solutions: the number of the state, cost, and bytes held at the events.
         state, cost = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
         held = np.zeros((1, self._count), dtype=np.int64)
         most, cut = limit + self._error(limit), False
         history: list[tuple[Int, Int]] = []
-        for step, (states, to_end) in zip(deadline.each(steps, 16), least[1:], strict=True):
-            grown = self._grow(step, state)
-            cost, held = cost[grown.source] + grown.cost, held[grown.source] + grown.bytes
-            low = cost + (held - self._room) @ self._prices + to_end[np.searchsorted(states, grown.state)]
+        count = 1
+        for options, added, more, after, to_end in deadline.each(transitions, 16):
+            number = len(state)
+            row = (np.arange(len(options))[:, None] * count + state).ravel()
+            cost = (added[:, None] + cost).ravel()
+            held = (more[row].reshape(len(options), number, -1) + held).reshape(len(row), -1)
+            state, count = after[row], len(to_end)
+            low = cost + (held - self._room) @ self._prices + to_end[state]
             keep = np.flatnonzero((low <= most) & (cost <= limit) & (held <= self._room).all(axis=1))
-            keep = keep[np.lexsort((*held[keep].T, cost[keep], grown.state[keep]))]
-            keep = keep[~_dominated(grown.state[keep], held[keep])]
+            keep = keep[np.lexsort((*held[keep].T, cost[keep], state[keep]))]
+            keep = keep[~_dominated(state[keep], held[keep])]
             if len(keep) > MOST_PARTIAL:
                 cut, keep = True, np.sort(keep[np.argpartition(low[keep], MOST_PARTIAL)[:MOST_PARTIAL]])
-            state, cost, held = grown.state[keep], cost[keep], held[keep]
-            history.append((grown.source[keep], grown.option[keep]))
+            state, cost, held = state[keep], cost[keep], held[keep]
+            history.append((keep % number, options[keep // number]))
             if not len(keep):
                 return None, cut
         best = int(cost.argmin())
@@ -394,7 +397,8 @@ def _dominated(state: Int, held: Int) -> Bool:
     found = np.zeros(len(state), dtype=np.bool_)
     if held.shape[1] == 1 and len(state):  # the least memory so far in each state decides
         group = np.cumsum(np.append(False, state[1:] != state[:-1]))
-        _, rank = np.unique(held[:, 0], return_inverse=True)  # ranks do not overflow
+        rank = np.empty_like(group)  # ranks do not overflow; of equal ones, the later one is dominated
+        rank[np.argsort(held[:, 0], kind="stable")] = np.arange(len(rank))
         key = rank - group * len(rank)
         found[1:] = key[1:] >= np.minimum.accumulate(key)[:-1]
         return found

@@ -12,7 +12,7 @@ from remat.bounds.base import cost_unit
 from remat.modeling import Linear, Model
 from remat.modeling.rows import NONE, Term, rows_from
 from remat.problem import Problem
-from remat.runtime.arrays import Bool, Int
+from remat.runtime.arrays import Bool, Int, distinct
 from remat.runtime.deadline import Deadline
 
 
@@ -215,7 +215,7 @@ class StageRelaxation:
             writer = np.concatenate([writer, arrays.producers.indices[kept]])
             tensor = np.concatenate([tensor, arrays.producers.rows[kept]])
         old = (arrays.position[writer] <= stage.since) & ~self.at(stage.since)[tensor] & self.own[tensor]
-        pairs = np.unique(writer[old] * len(arrays.size) + tensor[old])
+        pairs = distinct(writer[old] * len(arrays.size) + tensor[old])
         return pairs // len(arrays.size), pairs % len(arrays.size)
 
     def _needs(self, stage: Stage, before: Stage | None) -> Linear:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from remat.bounds.stage_relaxation import StageRelaxation
-from remat.runtime.arrays import Float, Int
+from remat.runtime.arrays import Float, Int, distinct
 
 #: Smallest tensor of a level, in parts of the budget.
 SMALL = 1 / 200
@@ -39,7 +39,7 @@ Sum = tuple[Int, Float]
 def _recomputations(relaxation: StageRelaxation) -> list[Sum]:
     cost = relaxation.problem.graph.arrays.cost
     again = np.array([stage.again for stage in relaxation.stages])
-    every = [again[:, cost == each] for each in np.unique(cost[cost > 0])]
+    every = [again[:, cost == each] for each in distinct(cost[cost > 0])]
     of_stage = [part[[j]] for j in range(len(again)) for part in every]
     return [(index, np.ones(len(index))) for part in [*every, *of_stage] if len(index := part[part >= 0]) > 1]
 
@@ -50,7 +50,7 @@ def _levels(relaxation: StageRelaxation) -> list[Sum]:
     found: list[Sum] = []
     for live in relaxation.live:
         tensors = np.flatnonzero(live >= 0)
-        for step in np.unique(size[tensors][size[tensors] >= SMALL * problem.budget_bytes]).tolist():
+        for step in distinct(size[tensors][size[tensors] >= SMALL * problem.budget_bytes]).tolist():
             whole = size[tensors] // step
             large = whole > 0
             found.append((live[tensors[large]], whole[large].astype(np.float64)))

@@ -186,7 +186,7 @@ def misplaced(word: str, command: Any, *, outputs: bool = True) -> str:
     Budgets, times, methods, backends and, with `outputs`, files to write need their options.
     """
     from remat import registry
-    from remat.solving.method import known_methods
+    from remat.solving.method import is_method
 
     options = _options(command)
     names = {name.removesuffix("s"): name for name in options}
@@ -197,7 +197,7 @@ def misplaced(word: str, command: Any, *, outputs: bool = True) -> str:
         "budget": bool(_BUDGET.fullmatch(word)),
         "memory": bool(_BUDGET.fullmatch(word)) and "%" not in word,
         "on-chip": bool(_BUDGET.fullmatch(word)) and "%" not in word,
-        "method": word.partition("/")[0] in known_methods(),
+        "method": is_method(word.partition("/")[0]),
         "backend": word.partition(":")[0] in registry.backends(),
         "output": outputs and bool(re.search(suffix, word)),
     }

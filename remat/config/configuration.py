@@ -17,7 +17,6 @@ from remat.config.machines import read_machine
 from remat.config.sections import OutputSection, ProblemSection, Section, SolveSection
 from remat.errors import FormatError
 from remat.graphs.io import load_graph, model_suffixes
-from remat.graphs.profiles import load_profiled
 from remat.io.files import check_outputs, exists, is_standard_stream, read_toml
 from remat.io.limits import read_limits
 from remat.problem import Problem
@@ -163,7 +162,7 @@ class Config(Section):
 
     def _check_names(self, name: str, typed: Container[str], allow_imports: bool) -> None:
         """Check method and backend, and import those named as classes; `typed` keys come from the command line."""
-        from remat.solving.method import known_methods, unknown_method
+        from remat.solving.method import is_method, unknown_method
 
         for key, group in (("method", "methods"), ("backend", "backends")):
             word, where = getattr(self.solve, key), "" if key in typed else f"{name}: "
@@ -171,7 +170,7 @@ class Config(Section):
                 if not (allow_imports or key in typed):
                     raise FormatError(f"{where}solve.{key} {word!r} {IMPORTED}", "import-not-allowed", word)
                 self._imported[word] = registry.import_class(word, group)
-            elif key == "method" and word not in known_methods():
+            elif key == "method" and not is_method(word):
                 raise FormatError(f"{where}{unknown_method(word)}")
             elif key == "backend" and key not in typed:
                 check_trusted(word, where)
@@ -241,6 +240,8 @@ class Config(Section):
 
     def make_problem(self) -> Problem:
         """Read the graph and return the problem with budget and rules."""
+        from remat.graphs.profiles import load_profiled
+
         p = self.problem
         with read_limits(self.solve.time_limit, self.solve.memory_limit):
             graph = load_profiled(load_graph(p.graph), p.costs, p.device)
@@ -334,9 +335,8 @@ def _check_inside(what: str, path: str | None, folder: Path) -> None:
 
 def _check_tables(config: Config, name: str) -> None:
     """Refuse tables of options for names that are not registered."""
-    methods = [f"{group}.{word}" for group in METHODS for word in registry.Registered(group)]
     for group in ("formulations", "backends", "heuristics", "methods", "partitioners"):
-        known = list(registry.Registered(group))
+        known = registry.Registered(group)
         for word in (word for word in getattr(config, group) if word.partition(":")[0] not in known):
             if group in METHODS and registry.names_class(word, group):
                 if word == config.solve.method:  # its class defines the options
@@ -347,22 +347,27 @@ def _check_tables(config: Config, name: str) -> None:
                     "options-of-other-class",
                     word,
                 )
-            others = methods if group in METHODS else known
-            raise FormatError(f"{name}: {unknown(f'{group}.{word}', word, known, others)}", "wrong-key", word)
+            elsewhere = [f"{each}.{method}" for each in METHODS for method in registry.Registered(each)]
+            fault = unknown(f"{group}.{word}", word, list(known), elsewhere if group in METHODS else None)
+            raise FormatError(f"{name}: {fault}", "wrong-key", word)
 
 
 def _resolved(mapping: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return a copy with the paths of the file relative to the current folder; names of zoo graphs stay."""
-    from remat.graphs.zoo import ZOO
-
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in mapping.items()}
     paths = {"problem": ("graph", "costs"), "solve": ("warm_start", "start"), "output": ("schedule", "plot")}
     for section, key in ((section, key) for section, keys in paths.items() for key in keys):
         table = merged.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str):
             path = folder / table[key]
-            if key == "start" and table[key] in STARTS:
+            if is_standard_stream(table[key]) or (key == "start" and table[key] in STARTS):
                 continue
-            if not is_standard_stream(table[key]) and (key != "graph" or exists(path) or table[key] not in ZOO):
+            if key != "graph" or exists(path) or not _is_in_zoo(table[key]):
                 table[key] = str(path)
     return merged
+
+
+def _is_in_zoo(name: str) -> bool:
+    from remat.graphs.zoo import ZOO
+
+    return name in ZOO

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
+from remat.backends.choice import placed
 from remat.backends.highs import Highs
-from remat.backends.isolated import placed
 from remat.bounds.base import lacks_memory
 from remat.bounds.stage_programmes import StageProgrammes
 from remat.heuristics.base import Best, Heuristic, HeuristicRun

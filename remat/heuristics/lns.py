@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from remat.backends.base import Backend
-from remat.backends.isolated import placed
+from remat.backends.choice import placed
 from remat.backends.results import RawResult
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part

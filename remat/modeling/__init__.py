@@ -1,40 +1,5 @@
 """Modelling language: models, records and bridges; independent of graphs and solvers."""
 
-from remat.modeling.bridges import Bridge, PlainLinear
-from remat.modeling.check import violations
-from remat.modeling.lower import Lowered, lower
-from remat.modeling.model import Kind, Model, Objective, Vars
-from remat.modeling.records import (
-    ALWAYS,
-    AllDifferent,
-    Clauses,
-    Cumulative,
-    Domain,
-    Linear,
-    NoOverlap,
-    NoOverlap2D,
-    Record,
-    Reservoir,
-)
+from remat.runtime.lazy import import_lazily
 
-__all__ = [
-    "ALWAYS",
-    "AllDifferent",
-    "Bridge",
-    "Clauses",
-    "Cumulative",
-    "Domain",
-    "Kind",
-    "Linear",
-    "Lowered",
-    "Model",
-    "NoOverlap",
-    "NoOverlap2D",
-    "Objective",
-    "PlainLinear",
-    "Record",
-    "Reservoir",
-    "Vars",
-    "lower",
-    "violations",
-]
+import_lazily(__name__)

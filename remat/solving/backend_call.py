@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from remat.backends.base import Backend
-from remat.backends.isolated import placed
+from remat.backends.choice import placed
 from remat.backends.results import Incumbent, RawResult, Values
 from remat.errors import BackendError, ModelError
 from remat.modeling import Model

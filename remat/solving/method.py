@@ -21,8 +21,6 @@ from remat.problem import Objective
 from remat.registry import attempt, heuristics, load
 from remat.runtime.compiled import COMPILING
 from remat.schedule import OrderRule
-from remat.solving.min_peak_search import MinPeakSearch
-from remat.solving.model_solve import ModelSolve
 
 if TYPE_CHECKING:
     from remat.solving.session import Session
@@ -122,6 +120,8 @@ class HeuristicMethod(Method):
 
     def run(self, session: Session) -> None:
         if session.asks_peak:
+            from remat.solving.min_peak_search import MinPeakSearch
+
             MinPeakSearch(session).run_heuristic(self.heuristic)
             return
         with session.timed(self.name):
@@ -149,6 +149,8 @@ class FormulationMethod(Method):
         return FormulationMethod(self.kind, replace(self.options or self.kind.options_type(), **values))
 
     def run(self, session: Session) -> None:
+        from remat.solving.model_solve import ModelSolve
+
         assert session.solver is not None
         session.solver.check_ready()
         if not session.call.from_nothing:
@@ -232,6 +234,11 @@ MethodLike = (
 def known_methods() -> list[str]:
     """Return the names of everything that answers a problem, sorted."""
     return sorted({name for group in GROUPS for name in registry.Registered(group)})
+
+
+def is_method(name: str) -> bool:
+    """Return True if something that answers a problem is registered under this name."""
+    return any(name in registry.Registered(group) for group in GROUPS)
 
 
 def method_class(name: str) -> type[Any]:

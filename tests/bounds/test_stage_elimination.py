@@ -39,7 +39,10 @@ def test_elimination_finds_the_optimum(block: int, monkeypatch: pytest.MonkeyPat
         if found == (0, None, None):  # too many states
             continue
         assert whole.objective is not None and found.cost is not None and found.live is not None
-        assert found.cost == found.bound == round(whole.objective)
+        assert found.bound <= round(whole.objective) <= found.cost
+        if found.bound < found.cost:  # cut short
+            assert len(relaxation.events) > stage_elimination.MOST_EVENTS
+            continue
         decided += found.cost > 0
         assert search.run(found.cost - 1, Deadline()).bound == math.inf
         size, ops = graph.arrays.size, graph.arrays.order[relaxation.events]
