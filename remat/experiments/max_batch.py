@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -201,9 +201,10 @@ def read_memory(memory: int | str) -> int:
     ProblemError
         If it does not have the form ``123456`` or ``"16GiB"``.
     """
-    if isinstance(memory, float) or (isinstance(memory, str) and "%" in memory):
-        raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)", "bad-memory")
-    return parse_budget(memory, 0)
+    if not isinstance(memory, float) and "%" not in str(memory):
+        with suppress(ProblemError):
+            return parse_budget(memory, 0)
+    raise ProblemError(f"memory {memory!r} is not bytes (123456) or bytes with a unit (16GiB)", "bad-memory")
 
 
 @dataclass

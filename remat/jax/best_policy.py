@@ -16,7 +16,7 @@ from remat.jax.moved_names import Choice, MovedNames
 from remat.jax.naming import Suggestion, suggestions
 from remat.jax.saved_names import SavedNames
 from remat.jax.step import Arguments, Step, StepOptions, capture_step
-from remat.problem import Problem
+from remat.problem import Problem, parse_budget
 from remat.runtime.deadline import Deadline
 from remat.schedule import Machine, OrderRule, Schedule
 from remat.solving.method import MethodLike
@@ -203,6 +203,7 @@ def best_policy(
     save_only_these_names('hidden')
     """
     check_options("best_policy", options, PolicyOptions)
+    parse_budget(budget, 0)  # refuse it before the capture
     begun = time.monotonic()
     settings: dict[str, Any] = {"kwargs": {}, "wrt": 0, "has_aux": False, "unroll": False, "method": "auto", **options}
     given = Arguments(args, dict(settings["kwargs"]))

@@ -57,6 +57,10 @@ class Plan:
         """Return the loss, or loss and auxiliary output, for the leaves of some arguments."""
         return jax.tree_util.tree_unflatten(self.program.step.output, self._function(*leaves))
 
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the loss, or loss and auxiliary output, for arguments like the sample."""
+        return self(self.leaves(Arguments(args, kwargs)))
+
     def leaves(self, given: Arguments) -> list[Any]:
         """Return the leaves of the arguments of a call.
 

@@ -6,25 +6,21 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from remat.errors import ExecutionError, ProblemError
-from remat.graphs import ComputeGraph
 from remat.jax.capture import name_of, positions
 from remat.jax.plan import Plan
-from remat.jax.program import Program
+from remat.jax.planning import Settings, fitted, planned, step_problem, warn_over_budget
 from remat.jax.report import Report
 from remat.jax.step import Arguments, Step, StepOptions, capture_step
 from remat.jax.verify import verify as run_verification
-from remat.problem import Problem
-from remat.schedule import OrderRule, Schedule, simulate
+from remat.schedule import Schedule
 from remat.schedule.io import write_schedule
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
-from remat.solving.solve import solve
-from remat.solving.training_steps import certified
+from remat.solving.training_steps import check_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,27 +32,12 @@ class RematerializeOptions(StepOptions, total=False):
     """Further options of :func:`rematerialize`, which documents them."""
 
     constants_counted: bool
+    compiled: bool
+    compiler_options: Mapping[str, Any] | None
     method: MethodLike
     method_options: Any
     time_limit: float | None
     on_progress: OnProgress | None
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Options of the steps of a loss; see :func:`rematerialize`."""
-
-    budget: str | int | float | None
-    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    wrt: int | Sequence[int] = 0
-    has_aux: bool = False
-    unroll: bool = False
-    name: str | None = None
-    constants_counted: bool = False
-    method: MethodLike = "auto"
-    method_options: Any = None
-    time_limit: float | None = 60.0
-    on_progress: OnProgress | None = None
 
 
 class Rematerialized:
@@ -146,35 +127,26 @@ class Rematerialized:
             self.original, given, wrt=positions(settings.wrt), has_aux=settings.has_aux, unroll=settings.unroll,
             label=name_of(self.original, settings.name),
         )  # fmt: skip
-        problem, seconds = _problem(step, settings), {"capture": time.monotonic() - begun}
-        begun = time.monotonic()
-        found = certified(
-            problem, schedule,
-            lambda: solve(
-                problem, settings.method, method_options=settings.method_options, stop=settings.time_limit,
-                on_progress=settings.on_progress,
-            ),
-        )  # fmt: skip
-        seconds["solve"] = time.monotonic() - begun
-        program, graph = Program(step, found.schedule), step.captured.graph
-        report = Report(
-            name=graph.name, ops=len(graph.ops), recomputations=found.certificate.recomputations,
-            reference_peak=problem.reference_peak, budget=problem.budget_bytes, predicted_peak=found.certificate.peak,
-            overhead=found.certificate.overhead, constant_memory=graph.constant_memory,
-            constants_counted=settings.constants_counted,
-            saved_bytes=sum(graph.tensors[graph.tensor_index[name]].size for name in program.saved),
-            certificate=found.certificate, result=found.result, seconds=seconds, costs="floating-point operations",
-            remarks=step.captured.remarks, compiled_peak=_compiled_peak(graph, found.schedule),
-        )  # fmt: skip
+        problem, seconds = step_problem(step, settings), time.monotonic() - begun
+        plan = planned(self.original, step, problem, settings, schedule)
+        if settings.compiled:
+            plan = fitted(plan, given, self.original, problem, settings)
+            warn_over_budget(plan.report)
+        plan.report = dataclasses.replace(plan.report, seconds={"capture": seconds} | plan.report.seconds)
         if not self._plans:  # a share is relative to the peak of the sample
             self._settings = dataclasses.replace(settings, budget=problem.budget_bytes)
-        self._plans.append(Plan(self.original, program, found.schedule, report))
-        return self._plans[-1]
+        self._plans.append(plan)
+        return plan
 
     def _verify(self, given: Arguments) -> None:
         plan, settings = self._plans[0], self._settings
         found = run_verification(self.original, self, given, positions(settings.wrt), settings.has_aux)
-        plan.report = dataclasses.replace(plan.report, verification=found)
+        compiled = plan.report.xla_memory is not None
+        plan.report = dataclasses.replace(
+            plan.report, verification=found, xla_memory=plan.report.xla_memory or found.memory
+        )
+        if not compiled:
+            warn_over_budget(plan.report, "; compiled=True looks for a schedule that keeps it")
 
 
 def rematerialize(
@@ -226,6 +198,11 @@ def rematerialize(
         Name of the graph.
     constants_counted : bool, optional
         Count parameters and other arguments in budget and peak.
+    compiled : bool, optional
+        Compile the step for the sample. If XLA's memory misses the budget, or leaves room, solve for up to three other
+        budgets, and keep the cheapest schedule whose compiled step keeps this one. Warn if none does.
+    compiler_options : mapping, optional
+        Options of XLA for that, as for ``jax.jit(...).lower(...).compile``.
     method, method_options, on_progress : Any, optional
         As in :func:`remat.solve`.
     time_limit : float or None, optional
@@ -277,27 +254,10 @@ def rematerialize(
         raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule', "step-budget")
     if other_shapes not in OTHER_SHAPES:
         raise ProblemError(f"other_shapes {other_shapes!r} is not one of {', '.join(OTHER_SHAPES)}", "step-setting")
+    check_options("rematerialize", options, RematerializeOptions)
     made = Rematerialized(loss, Settings(budget, **options), other_shapes)
     given = Arguments(args, dict(options.get("kwargs") or {}))
     made._capture(given, schedule)
     if verify:
         made._verify(given)
     return made
-
-
-def _problem(step: Step, settings: Settings) -> Problem:
-    """Return the problem: fixed order, so that loss and auxiliary output come first; their ops run once."""
-    graph = step.captured.graph
-    early = step.early_tensors
-    once = {op.name: 1 for op in graph.ops if early.intersection(op.outputs)}
-    return Problem(
-        graph, settings.budget, OrderRule.FIXED, once or None, count_constant_memory=settings.constants_counted
-    )
-
-
-def _compiled_peak(graph: ComputeGraph, schedule: Schedule) -> int:
-    """Return the peak of a schedule if the graph's outputs have their memory from the start."""
-    results = set(graph.outputs)
-    tensors = [dataclasses.replace(each, size=0) if each.name in results else each for each in graph.tensors]
-    reserved = sum(each.size for each in graph.tensors if each.name in results)
-    return reserved + simulate(dataclasses.replace(graph, tensors=tensors), schedule).peak

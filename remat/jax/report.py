@@ -49,14 +49,26 @@ class Report(StepReport):
     ----------
     compiled_peak : int
         Peak if memory for the results is reserved from the start, as XLA does for results of a compiled function.
+    xla_memory : CompiledMemory or None
+        XLA's buffers of the compiled step, with `compiled` or `verify`.
+    attempts : tuple of (int, int)
+        Budgets of the schedules tried until XLA's memory kept the budget, and that memory.
     verification : Verification or None
     remarks : tuple of str
         Remarks on the capture.
     """
 
     compiled_peak: int
+    xla_memory: CompiledMemory | None = None
+    attempts: tuple[tuple[int, int], ...] = ()
     verification: Verification | None = field(default=None, repr=False)
     remarks: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def xla_peak(self) -> int | None:
+        """Bytes that XLA assigns, with arguments if the budget counts them; None if the step was not compiled."""
+        memory = self.xla_memory
+        return None if memory is None else memory.step + (memory.arguments if self.constants_counted else 0)
 
     def rows(self) -> list[tuple[str, str]]:
         """Labels and values, as ``str`` shows them."""
@@ -65,8 +77,17 @@ class Report(StepReport):
             *self.opening_rows("function", "XLA"),
             *self.budget_rows("parameters, other arguments and constants"),
             ("compiled", f"{self.compiled_peak:,} bytes predicted if results have their memory from the start"),
+            ("XLA", self._xla_text()),
             self.saved_row(),
             *self.closing_rows(),
             *(("remark", text) for text in self.remarks),
             ("verified", verified),
         ]
+
+    def _xla_text(self) -> str:
+        if self.xla_peak is None:
+            return "not compiled; compiled=True compares XLA's memory with the budget"
+        text = f"{self.xla_peak:,} bytes assigned"
+        if self.budget and self.xla_peak > self.budget:
+            text += f", {100 * (self.xla_peak / self.budget - 1):.1f} % above the budget"
+        return text if len(self.attempts) < 2 else f"{text}; best of {len(self.attempts)} schedules"

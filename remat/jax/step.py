@@ -154,6 +154,11 @@ def capture_step(
     return Step(captured, leaves, tree, made[-1])
 
 
+def value_and_gradients(loss: Callable[..., Any], wrt: tuple[int, ...], has_aux: bool) -> Callable[..., Any]:
+    """Return the step of a loss as JAX derives it; gradients of integers are empty."""
+    return jax.value_and_grad(loss, argnums=wrt, has_aux=has_aux, allow_int=True)
+
+
 def leaves_of(given: Arguments, wrt: tuple[int, ...]) -> tuple[tuple[Leaf, ...], Any]:
     """Return the arrays among the arguments and their structure.
 

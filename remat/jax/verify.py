@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from remat.errors import ExecutionError, VerificationError
 from remat.jax.memory import compiled_memory
 from remat.jax.report import Verification
-from remat.jax.step import Arguments
+from remat.jax.step import Arguments, value_and_gradients
 
 #: Tolerated difference in units in the last place of the largest entry. XLA fuses and rounds a recomputation
 #: differently from the first run; six networks in 32 bits differ by at most 5.
@@ -28,7 +28,7 @@ def verify(
     """
     if any(isinstance(each, jax.ShapeDtypeStruct) for each in jax.tree_util.tree_leaves(given)):
         raise ExecutionError("verify needs arrays as sample arguments, not ShapeDtypeStructs", "jax-sample")
-    steps = [jax.value_and_grad(each, argnums=wrt, has_aux=has_aux, allow_int=True) for each in (loss, rematerialized)]
+    steps = [value_and_gradients(each, wrt, has_aux) for each in (loss, rematerialized)]
     (plain, _), (ours, _) = (
         jax.tree_util.tree_flatten_with_path(jax.jit(step)(*given.args, **given.kwargs)) for step in steps
     )

@@ -12,6 +12,7 @@ from remat.errors import ProblemError, ScheduleError
 from remat.graphs import ComputeGraph
 from remat.problem import Problem
 from remat.runtime.sizes import memory_bytes
+from remat.runtime.text import nearest
 from remat.schedule import Certificate, Machine, Rules, Schedule, Verdict, validate
 from remat.schedule.certificate import overhead_text
 from remat.schedule.io import read_schedule
@@ -23,7 +24,8 @@ def check_options(function: str, options: Mapping[str, Any], known: type) -> Non
     words = get_type_hints(known)
     for name in options:
         if name not in words:
-            raise ProblemError(f"{function} has no option {name!r}; it has {', '.join(words)}", "step-setting")
+            remedy = nearest(name, words) or f"; it has {', '.join(words)}"
+            raise ProblemError(f"{function} has no option {name!r}{remedy}", "step-setting")
 
 
 #: Machine for a host without one: the usual link of an accelerator.

@@ -77,6 +77,10 @@ def test_faulty_optimizers_are_refused() -> None:
         eager_step(module, args, optimizer=list)
     with refused("problem.bad-memory", culprit="50%"):
         estimate(module, args, memory="50%")
+    with refused("problem.bad-memory", culprit="'lots'"):
+        estimate(module, args, memory="lots")
+    with refused("capture.no-module", culprit="estimate"):
+        estimate(eager_step, args)
 
 
 class DataDependent(torch.optim.SGD):

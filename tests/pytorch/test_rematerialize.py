@@ -284,9 +284,12 @@ def test_wrong_arguments_are_refused(state, monkeypatch) -> None:
         ("capture.arguments", (module, {"x": sample[0]}, "70%"), {}),
         ("capture.arguments", (module, 5, "70%"), {}),
         ("problem.step-setting", (module, sample, "70%"), {"engine": "steam"}),
+        ("problem.step-setting", (module, sample, "70%"), {"tme_limit": 3}),
     ):
         with refused(kind):
             rematerialize(*given, **options)
+    with pytest.raises(ProblemError, match="budget 'some' is not bytes"):
+        rematerialize(module, None, "some")
     monkeypatch.setattr(planner, "capture", lambda *_, **__: model.captured)
     with pytest.raises(ProblemError, match=r"bytes .* known to suffice"):
         rematerialize(module, sample, "1KiB", **QUICK)

@@ -25,7 +25,7 @@ from remat.runtime.interruption import interrupts
 from remat.runtime.sizes import size_text
 from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.runtime.text import json_text
-from remat.solving.training_steps import costs_text
+from remat.solving.training_steps import check_options, costs_text
 from remat.torch.capture import capture
 from remat.torch.capture.fakes import sample_tuple
 from remat.torch.costs import CostModel
@@ -368,8 +368,9 @@ def estimate(
     >>> found.parameters, found.state
     (4202496, 8405024)
     """
-    if unknown := options.keys() - EstimateOptions.__annotations__.keys():
-        raise TypeError(f"estimate() has no argument {min(unknown)!r}")
+    check_options("estimate", options, EstimateOptions)
+    if not isinstance(module, nn.Module):
+        raise CaptureError(f"estimate takes a torch.nn.Module, not a {type(module).__name__}", "no-module")
     args = sample_tuple(sample_args)
     available = None if memory is None else read_memory(memory)
     step = _Step(module, optimizer, options)

@@ -61,8 +61,8 @@ def _draw_curve(axes: Axes, found: Drawn, scale: int) -> None:
               color=COLOURS[0], marker="o", markersize=4, clip_on=False,
               label="least extra cost found, certified")  # fmt: skip
     if bounds:
-        axes.plot([row["memory"] / scale for row in bounds], [row["bound_percent"] for row in bounds],
-                  color=COLOURS[1], linewidth=1.2, linestyle="--", clip_on=False, zorder=3,
+        axes.step([row["memory"] / scale for row in bounds], [row["bound_percent"] for row in bounds],
+                  where="pre", color=COLOURS[1], linewidth=1.2, linestyle="--", clip_on=False, zorder=3,
                   label="no schedule of this order costs less")  # fmt: skip
     if found.total is not None:
         axes.plot([], [], color=INK, linestyle=":", label=f"as it is: {size_text(found.total)}")

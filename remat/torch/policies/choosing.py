@@ -12,7 +12,7 @@ import torch
 
 from remat.errors import CaptureError, ProblemError
 from remat.formulations.policies import PoliciesOptions
-from remat.problem import Problem
+from remat.problem import Problem, parse_budget
 from remat.problem.regions import Region, Replays, Saved, block_of
 from remat.runtime.text import nearest
 from remat.schedule import OrderRule
@@ -106,13 +106,14 @@ def policy(  # noqa: PLR0913 - independent options of users
     """
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"policy takes a torch.nn.Module, not a {type(model).__name__}", "no-module")
+    if budget is None:
+        raise ProblemError('policy needs a budget ("8GiB", "60%", bytes)', "step-budget")
+    parse_budget(budget, 0)  # refuse it before the capture
     args = sample_tuple(sample_args)
     with kept_modes(model):
         model.train()
         step = captured_regions(model, args, sample_kwargs, regions, costs)
     problem = step.problem(budget)
-    if problem.budget_bytes is None:
-        raise ProblemError('policy needs a budget ("8GiB", "60%", bytes)', "step-budget")
     options = PoliciesOptions(step.regions, plain=plain)
     found = best_policy(problem, options, time_limit=time_limit and time_limit * (1 - BEST * compare))
     best = None

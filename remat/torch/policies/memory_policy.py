@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 
 from remat.errors import ProblemError
-from remat.problem import Problem
+from remat.problem import Problem, parse_budget
 from remat.runtime.deadline import Deadline
 from remat.schedule import Machine, OrderRule, Schedule
 from remat.solving.method import MethodLike
@@ -100,6 +100,7 @@ def memory_policy(
     >>> policy.reports  # one for each graph that it has tagged
     []
     """
+    parse_budget(budget, 0)  # refuse it before training begins
     model = cost_model(costs)
     host = host_machine(offload, machine)
     reports: list[MemoryPolicyReport] = []

@@ -12,6 +12,7 @@ from torch import fx
 
 from remat.backends.choice import BackendLike
 from remat.errors import CaptureError
+from remat.solving.training_steps import check_options
 from remat.torch.capture.lowering import lower
 from remat.torch.capture.traced import joint_io
 from remat.torch.captured import Captured, Traced
@@ -112,8 +113,7 @@ def backend(
     >>> within.reports  # one for each graph, when the model is called for the first time
     []
     """
-    if unknown := options.keys() - SearchOptions.__annotations__.keys():
-        raise TypeError(f"backend() has no argument {min(unknown)!r}")
+    check_options("backend", options, SearchOptions)
     return CompileBackend(Settings(budget, backend=solver, **options))
 
 

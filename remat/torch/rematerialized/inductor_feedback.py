@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
 from remat.errors import CaptureRemark, ProblemError
 from remat.runtime.callers import outer_level
+from remat.solving.compiled_peaks import ATTEMPTS, Attempt, closest
 from remat.torch.capture.explaining import first_line
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split
@@ -25,25 +26,14 @@ _log = logging.getLogger("remat.torch")
 
 #: Entry of an output node: Inductor may change the layout of the graph's convolutions.
 CHANNELS_LAST = "remat_channels_last"
-#: Most budgets tried for one graph, the first included.
-ATTEMPTS = 4
-#: A peak of at least this share of the budget leaves no room worth another schedule.
-CLOSE = 0.95
 
 
-@dataclass(frozen=True, eq=False)
-class _Program:
-    """Split with the peak of its program; `channels_last` as in :data:`CHANNELS_LAST`."""
+class _Program(NamedTuple):
+    """Split of a schedule; `channels_last` as in :data:`CHANNELS_LAST`."""
 
     parts: Split
     report: Report
-    peak: int
     channels_last: bool
-
-    def rank(self, room: int) -> tuple[bool, int]:
-        """Key that is lower for better programs: those that fit by cost, before others by peak."""
-        missed = self.peak > room
-        return missed, self.peak if missed else self.report.certificate.cost
 
 
 def fitted(captured: Captured, settings: Settings, capture_seconds: float) -> tuple[Split, Report]:
@@ -64,31 +54,36 @@ def fitted(captured: Captured, settings: Settings, capture_seconds: float) -> tu
     budget = problem.budget_bytes
     if budget is None:
         return first
-    constant = captured.graph.constant_memory if settings.constants_counted else 0
+    share = None if settings.time_limit is None else settings.time_limit / (ATTEMPTS - 1)
+
+    def attempt(aim: int) -> Attempt[_Program]:
+        within = replace(settings, budget=aim, time_limit=share)
+        return _attempt(*planned(captured, within, None, capture_seconds=0.0), budget)
+
     try:
-        best, attempts = _search(captured, settings, _program(*first, budget - constant), constant, budget)
+        best, attempts = closest(_attempt(*first, budget), budget, problem.reference_peak, attempt)
     except Exception as error:  # Inductor raises many types
         if none_before is not None:
             raise none_before from None
         _log.info("the peak after fusion is unknown: %s: %s", type(error).__name__, first_line(error))
         return first
-    missed = best.peak + constant > budget
+    parts, report, channels_last = best.made
+    missed = best.peak > budget
     if missed and none_before is not None:
         raise none_before
     if missed:
         warnings.warn(
             CaptureRemark(
-                f"{best.report.name!r} needs {best.peak + constant:,} bytes after fusion by TorchInductor, above the "
+                f"{report.name!r} needs {best.peak:,} bytes after fusion by TorchInductor, above the "
                 f"budget of {budget:,}, with the best of {len(attempts)} schedules"
             ),
             stacklevel=outer_level(),
         )
-    for module in (best.parts.forward, best.parts.backward):
-        module.graph.output_node().meta[CHANNELS_LAST] = best.channels_last
-    seconds = best.report.seconds | {"all": time.monotonic() - begun}
-    return best.parts, replace(
-        best.report, budget=budget, compiled_peak=best.peak + constant, attempts=tuple(attempts), seconds=seconds
-    )
+    for module in (parts.forward, parts.backward):
+        module.graph.output_node().meta[CHANNELS_LAST] = channels_last
+    seconds = report.seconds | {"all": time.monotonic() - begun}
+    tried = tuple((each.budget, each.peak) for each in attempts)
+    return parts, replace(report, budget=budget, compiled_peak=best.peak, attempts=tried, seconds=seconds)
 
 
 class Layouts(CustomGraphPass):
@@ -111,50 +106,15 @@ class Layouts(CustomGraphPass):
         inductor_config.layout_optimization &= graph.output_node().meta.get(CHANNELS_LAST, True)
 
 
-def _search(
-    captured: Captured, settings: Settings, first: _Program, constant: int, budget: int
-) -> tuple[_Program, list[tuple[int, int]]]:
-    """Return the best program of a few budgets; also those budgets and the peaks of their programs.
-
-    `constant`: bytes of parameters and inputs that budgets count.
-    """
-    assert first.report.budget is not None
-    best, made, room = first, first, budget - constant
-    aim, low, high = first.report.budget - constant, 0, first.report.reference_peak - constant
-    tried = [(aim + constant, first.peak + constant)]
-    share = None if settings.time_limit is None else settings.time_limit / (ATTEMPTS - 1)
-    for _ in range(ATTEMPTS - 1):
-        if made.peak > room:
-            high = min(high, aim)
-        else:
-            low = max(low, aim)
-        if best.peak <= room and (best.peak >= CLOSE * room or not best.report.recomputations):
-            break
-        aim = aim * room // made.peak
-        if not low < aim < high:
-            aim = (low + high) // 2
-        try:
-            solved = planned(
-                captured, replace(settings, budget=aim + constant, time_limit=share), None, capture_seconds=0.0
-            )
-        except ProblemError:
-            low = max(low, aim)
-            continue
-        made = _program(*solved, room)
-        tried.append((aim + constant, made.peak + constant))
-        best = min(best, made, key=lambda each: each.rank(room))
-    return best, tried
-
-
-def _program(parts: Split, report: Report, room: int) -> _Program:
-    """Lower both graphs; convolutions keep the layout of their inputs if the program otherwise exceeds `room`."""
-    own = bool(inductor_config.layout_optimization)
+def _attempt(parts: Split, report: Report, budget: int) -> Attempt[_Program]:
+    """Lower both graphs; convolutions keep the layout of their inputs if the program otherwise exceeds the budget."""
+    own, constant = bool(inductor_config.layout_optimization), report.constant_memory * report.constants_counted
     convolutions = parts.forward.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
-    found = []
+    peaks = {}
     for channels_last in (True, False) if own and convolutions else (own,):
         with inductor_config.patch(layout_optimization=channels_last):
-            peak = compiled_peak(parts.forward, parts.backward, len(parts.forward_results))
-        found.append(_Program(parts, report, peak, channels_last))
-        if peak <= room:
+            peaks[channels_last] = constant + compiled_peak(parts.forward, parts.backward, len(parts.forward_results))
+        if peaks[channels_last] <= budget:
             break
-    return min(found, key=lambda each: each.peak)
+    layout = min(peaks, key=lambda each: peaks[each])
+    return Attempt.of(report, peaks[layout], _Program(parts, report, layout))

@@ -11,6 +11,7 @@ from torch import fx
 
 from remat.backends.choice import BackendLike
 from remat.schedule.machine import Machine
+from remat.solving.training_steps import check_options
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split
 from remat.torch.private import CustomPartitionerFn, inductor_config
@@ -115,8 +116,7 @@ def inductor(
     >>> within["custom_partitioner_fn"].reports  # one for each graph, when the model is called for the first time
     []
     """
-    if unknown := options.keys() - InductorOptions.__required_keys__ - InductorOptions.__optional_keys__:
-        raise TypeError(f"inductor() has no argument {min(unknown)!r}")
+    check_options("inductor", options, InductorOptions)
     settings = Settings(budget, backend=solver, **options)
     if settings.host is not None:
         settings = replace(settings, machine=replace(settings.host, full_duplex=False), offload=None)

@@ -131,13 +131,17 @@ class Rematerialized(nn.Module):
 
     @_unless_original
     def frontier(
-        self, budgets: Sequence[str | int | float] = SHARES, *, time_limit: float = 60.0, method: MethodLike = "auto"
+        self,
+        budgets: str | int | float | Sequence[str | int | float] = SHARES,
+        *,
+        time_limit: float = 60.0,
+        method: MethodLike = "auto",
     ) -> Frontier:
         """Solve other budgets of the sample's step; ``str`` shows them in one line: ``60 % +2.5 %, 40 % +11 %``.
 
         Parameters
         ----------
-        budgets : sequence of str, int or float
+        budgets : str, int, float, or sequence of these
             As for :func:`~remat.torch.rematerialize`. Those below the structural bound are left out.
         time_limit : float
             Seconds for all budgets together.
@@ -145,6 +149,7 @@ class Rematerialized(nn.Module):
             As for :func:`remat.solve`.
         """
         problem = self._problem
+        budgets = [budgets] if isinstance(budgets, str | int | float) else budgets
         asked = [each for each in budgets if not dataclasses.replace(problem, budget=each).hopeless]
         return frontier(problem, asked or [problem.reference_peak], [method], stop=time_limit / max(len(asked), 1))
 

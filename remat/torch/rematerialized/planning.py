@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 from remat.backends.choice import BackendLike
 from remat.errors import CaptureRemark, ProblemError, RematError, ScheduleError
-from remat.problem import Problem
+from remat.problem import Problem, parse_budget
 from remat.runtime.callers import outer_level
 from remat.schedule import Machine, OrderRule, Schedule, validate
 from remat.schedule.saved_sets import schedule_of_saved
@@ -165,6 +165,8 @@ class Settings:
     machine: Machine | str | None = None
 
     def __post_init__(self) -> None:
+        if self.budget is not None:
+            parse_budget(self.budget, 0)  # refuse it before a capture that takes long
         for word, known in KNOWN.items():
             check_setting(word, getattr(self, word), known)
         if self.host is not None and self.engine != "eager":

@@ -12,6 +12,7 @@ from torch import nn
 
 from remat.errors import ExecutionError, ProblemError, VerificationError
 from remat.schedule import Schedule
+from remat.solving.training_steps import check_options
 from remat.torch.capture.fakes import sample_tuple
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
@@ -128,6 +129,7 @@ def rematerialize(  # noqa: PLR0913 - independent options of users
     _check_module(module)
     if budget is None and schedule is None:
         raise ProblemError('rematerialize needs a budget ("8GiB", "60%", bytes) or a schedule', "step-budget")
+    check_options("rematerialize", options, StepOptions)
     planner = Planner(Settings(budget, **options), other_shapes, shapes)
     if sample_args is None and sample_kwargs is None:
         if verify or schedule is not None:

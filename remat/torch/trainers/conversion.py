@@ -25,10 +25,10 @@ class Conversion:
     """
 
     def __init__(self, budget: str | int | float, options: StepOptions, blocks: bool | BlocksLike = False) -> None:
+        function, known = ("rematerialize_blocks", BlockOptions) if blocks else ("rematerialize", StepOptions)
+        check_options(function, options, known)
         self._settings, self._options = Settings(budget, **options), options
         self._blocks = blocks
-        if blocks:
-            check_options("rematerialize_blocks", options, BlockOptions)
         self.reports: Sequence[Report | BlocksReport] = []
         """Reports of the steps captured since the last beginning."""
         self._restore: Callable[[], Any] = _nothing
