@@ -59,11 +59,27 @@ class Step(NamedTuple):
     clear: int
 
 
+class Layer(NamedTuple):
+    """Partial solutions after a step, in groups with the same state, cost and memory."""
+
+    source: Int
+    """Group before the step, shape (solutions,)."""
+    option: Int
+    """Set of stages, shape (solutions,)."""
+    ways: Float
+    """Number of sequences of options that lead there, in proportion, shape (solutions,)."""
+    begin: Int
+    """First solution of each group, shape (groups,)."""
+    end: Int
+    """Solution after the last of each group, shape (groups,)."""
+
+
 class Found(NamedTuple):
-    """Solution: its cost, and the set of stages in which each op runs again."""
+    """Solutions of the same cost: a group after the last step."""
 
     cost: int
-    again: Int
+    layers: list[Layer]
+    group: int
 
 
 class Transition(NamedTuple):
@@ -99,6 +115,8 @@ class StageElimination:
        another one with its state has neither more cost nor more memory at any event. If none is left, no solution is
        within the limit; otherwise the cheapest one is optimal.
     3. The limit begins near the bound and rises: partial solutions increase with its distance.
+
+    Repeated blocks also give many solutions with the same cost and memory. :meth:`another` draws one of them.
 
     It claims nothing if states are too many; beyond :data:`MOST_PARTIAL` partial solutions it continues with the most
     promising ones, and claims only what the last limit has proved.
@@ -153,7 +171,7 @@ class StageElimination:
         """Search for a solution of at most `most` until the deadline."""
         bound = 0
         with contextlib.suppress(OverdueError):
-            steps = self._steps()
+            steps = self._decisions()
             found = None if steps is None else self._transitions(steps, deadline)
             if steps is None or found is None:
                 return Eliminated(0)
@@ -165,15 +183,22 @@ class StageElimination:
             while bound <= most:
                 limit = min(math.floor(first + distance), most)
                 best, cut = self._within(limit, steps, transitions, deadline)
-                if cut or best is not None:
-                    return Eliminated(bound) if best is None else self._solution(best, bound if cut else best.cost)
+                if best is not None:
+                    self._steps, self._found = steps, best
+                    return Eliminated(bound if cut else best.cost, best.cost, self._live(None))
+                if cut:
+                    return Eliminated(bound)
                 bound, distance = limit + 1, distance * WIDER
             return Eliminated(math.inf)
         return Eliminated(bound)
 
+    def another(self, rng: np.random.Generator) -> Bool:
+        """Return the live tensors of a random solution with the cost and memory of the one that :meth:`run` found."""
+        return self._live(rng)
+
     # -- order of the decisions ----------------------------------------------------------------------------------------
 
-    def _steps(self) -> list[Step] | None:
+    def _decisions(self) -> list[Step] | None:
         """Return the decisions in order; None if a state has too many bits."""
         arrays, places, steps = self._arrays, _Places(self._count), []
         inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
@@ -319,11 +344,12 @@ class StageElimination:
         self, limit: int, steps: list[Step], transitions: list[Transition], deadline: Deadline
     ) -> tuple[Found | None, bool]:
         """Return the cheapest solution of at most `limit`, None if there is none, and whether some were left out."""
-        # Partial solutions: the number of the state, cost, and bytes held at the events.
+        # Groups of partial solutions: the number of their state, cost, and bytes held at the events.
         state, cost = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
         held = np.zeros((1, self._count), dtype=np.int64)
+        ways = np.ones(1)
         most, cut = limit + self._error(limit), False
-        history: list[tuple[Int, Int]] = []
+        layers: list[Layer] = []
         count = 1
         for options, added, more, after, to_end in deadline.each(transitions, 16):
             number = len(state)
@@ -333,32 +359,40 @@ class StageElimination:
             state, count = after[row], len(to_end)
             low = cost + (held - self._room) @ self._prices + to_end[state]
             keep = np.flatnonzero((low <= most) & (cost <= limit) & (held <= self._room).all(axis=1))
-            keep = keep[np.lexsort((*held[keep].T, cost[keep], state[keep]))]
-            keep = keep[~_dominated(state[keep], held[keep])]
-            if len(keep) > MOST_PARTIAL:
-                cut, keep = True, np.sort(keep[np.argpartition(low[keep], MOST_PARTIAL)[:MOST_PARTIAL]])
-            state, cost, held = state[keep], cost[keep], held[keep]
-            history.append((keep % number, options[keep // number]))
             if not len(keep):
                 return None, cut
-        best = int(cost.argmin())
-        again = np.zeros(len(self._arrays.cost), dtype=np.int64)
-        final, number = int(cost[best]), best
-        for step, (source, option) in zip(reversed(steps), reversed(history), strict=True):
-            again[step.op], number = option[number], source[number]
-        return Found(final, again), cut
+            keep = keep[np.lexsort((*held[keep].T, cost[keep], state[keep]))]
+            low, state, cost, held, source = low[keep], state[keep], cost[keep], held[keep], keep % number
+            differs = (state[1:] != state[:-1]) | (cost[1:] != cost[:-1]) | (held[1:] != held[:-1]).any(axis=1)
+            begin = np.flatnonzero(np.append(True, differs))
+            end, total = np.append(begin[1:], len(keep)), np.add.reduceat(ways[source], begin)
+            best = np.flatnonzero(~_dominated(state[begin], held[begin]))
+            if len(best) > MOST_PARTIAL:
+                cut, best = True, np.sort(best[np.argpartition(low[begin[best]], MOST_PARTIAL)[:MOST_PARTIAL]])
+            layers.append(Layer(source, options[keep // number], ways[source], begin[best], end[best]))
+            ways, begin = total[best] / total[best].max(), begin[best]
+            state, cost, held = state[begin], cost[begin], held[begin]
+        group = int(cost.argmin())
+        return Found(int(cost[group]), layers, group), cut
 
-    def _solution(self, found: Found, bound: int) -> Eliminated:
-        """Return the tensors that are live if ops run again in these stages."""
-        arrays = self._arrays
+    def _live(self, rng: np.random.Generator | None) -> Bool:
+        """Return the live tensors of a solution that was found, a random one or the first."""
+        arrays, (_, layers, group) = self._arrays, self._found
+        again = np.zeros(len(arrays.cost), dtype=np.int64)
+        for step, layer in zip(reversed(self._steps), reversed(layers), strict=True):
+            begin, end = layer.begin[group], layer.end[group]
+            if rng is not None and end - begin > 1:
+                ways = np.cumsum(layer.ways[begin:end])
+                begin += min(int(np.searchsorted(ways, rng.random() * ways[-1], side="right")), len(ways) - 1)
+            again[step.op], group = layer.option[begin], layer.source[begin]
         requests = np.zeros(len(arrays.size), dtype=np.int64)
-        np.bitwise_or.at(requests, arrays.edge_tensor, found.again[arrays.edge_consumer])
+        np.bitwise_or.at(requests, arrays.edge_tensor, again[arrays.edge_consumer])
         live = np.zeros((self._count, len(arrays.size)), dtype=np.bool_)
         for tensor in np.flatnonzero(self._held).tolist():
             table = self._tables(int(self._wanted[tensor]), int(self._free[tensor]), int(self._old[tensor]))
             asked = int(requests[tensor]) & int(self._links[tensor])
-            live[:, tensor] = table[int(found.again[self._writer[tensor]]), asked] > 0
-        return Eliminated(bound, found.cost, live)
+            live[:, tensor] = table[int(again[self._writer[tensor]]), asked] > 0
+        return live
 
     def _error(self, cost: float) -> float:
         """Return more than the rounding errors of priced costs, which are sums of few thousand terms of such sizes."""
@@ -395,7 +429,7 @@ class _Places:
 def _dominated(state: Int, held: Int) -> Bool:
     """Mark partial solutions, sorted by state and cost, that an earlier one of the same state dominates."""
     found = np.zeros(len(state), dtype=np.bool_)
-    if held.shape[1] == 1 and len(state):  # the least memory so far in each state decides
+    if held.shape[1] == 1:  # the least memory so far in each state decides
         group = np.cumsum(np.append(False, state[1:] != state[:-1]))
         rank = np.empty_like(group)  # ranks do not overflow; of equal ones, the later one is dominated
         rank[np.argsort(held[:, 0], kind="stable")] = np.arange(len(rank))

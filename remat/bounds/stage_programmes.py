@@ -36,6 +36,8 @@ from remat.schedule import Schedule
 LONGER = 1.5
 #: Share of the time of a programme for the elimination of ops.
 ELIMINATION = 0.4
+#: Most solutions of an elimination that are turned into schedules, and most ops of them in all; an op takes 10 µs.
+ALIKE, ALIKE_OPS = 32, 20_000
 #: Share of the time of a programme for the solver's own branch and bound, before sums are branched on.
 SOLVER = 0.5
 #: Seconds for a programme below which the solver has all of them.
@@ -95,6 +97,7 @@ class StageProgrammes:
         self.slim, self.infeasible, self.solved = True, False, False
         self.tried, self.eliminated = 0.0, False
         self._cut: list[Schedule] | None = None
+        self._search: StageElimination | None = None
         self.events = set(prominent_peaks(step_memory(problem), self.budget)[:1])
 
     def worth(self, seconds: float) -> bool:
@@ -187,6 +190,7 @@ class StageProgrammes:
         values = np.zeros(max(1, found.lean.num_vars))  # tensors without a variable refer to the first
         for columns, live in zip(relaxation.live, outcome.live, strict=True):
             values[columns[live]] = 1.0
+        self._search = search
         return values, outcome.cost == outcome.bound
 
     def _branch(self, found: Tightened, call: SolveOptions, enough: int) -> tuple[Float | None, bool]:
@@ -222,15 +226,33 @@ class StageProgrammes:
         self.value, self.solved = max(self.value, cost if enough is None else min(cost, enough)), True
 
     def schedules(self, values: Float) -> list[Schedule]:
-        """Return schedules that follow from a solution, a fractional one rounded: the cheapest first."""
+        """Return schedules that follow from a solution, a fractional one rounded: the cheapest first.
+
+        If none fits, some of those that follow from other solutions of an elimination precede them.
+        """
         live = [stage.live for stage in self.relaxation.stages[:-1]]
-        return self._following([(values[np.maximum(columns, 0)] > 0.5) & (columns >= 0) for columns in live])
+        found = self._following([(values[np.maximum(columns, 0)] > 0.5) & (columns >= 0) for columns in live])
+        search = self._search
+        if search is None or search.relaxation is not self.relaxation:
+            return found
+        best, rng = self._rank(found[0]), np.random.default_rng(0)
+        for _ in range(min(ALIKE, ALIKE_OPS // len(self.problem.graph.ops))):
+            if best[1] <= self.budget:
+                break
+            others = self._following(list(search.another(rng)))
+            if (rank := self._rank(others[0])) < best:
+                best, found = rank, others
+        return found
 
     def _following(self, held: list[Bool]) -> list[Schedule]:
         """Return schedules that hold tensors at the events, the cheapest first."""
         found = [schedule_of_held(self.problem, self.relaxation.events, held, ahead=ahead) for ahead in (False, True)]
-        runs = [self.problem.simulate(schedule) for schedule in found]
-        return found if (runs[0].cost, runs[0].peak) <= (runs[1].cost, runs[1].peak) else found[::-1]
+        return sorted(found, key=self._rank)
+
+    def _rank(self, schedule: Schedule) -> tuple[int, int]:
+        """Return cost and peak of a schedule."""
+        run = self.problem.simulate(schedule)
+        return run.cost, run.peak
 
     def widen(self, schedule: Schedule, most: int = 3) -> bool:
         """Make at most `most` events of the steps where a schedule exceeds the budget most; return True if any are new.

@@ -240,11 +240,13 @@ class Config(Section):
 
     def make_problem(self) -> Problem:
         """Read the graph and return the problem with budget and rules."""
-        from remat.graphs.profiles import load_profiled
-
         p = self.problem
         with read_limits(self.solve.time_limit, self.solve.memory_limit):
-            graph = load_profiled(load_graph(p.graph), p.costs, p.device)
+            graph = load_graph(p.graph)
+            if p.costs is not None or p.device is not None:
+                from remat.graphs.profiles import load_profiled
+
+                graph = load_profiled(graph, p.costs, p.device)
         rules = p.order, p.max_computes, p.keep, p.count_constant_memory
         machine = None if p.machine is None else read_machine(p.machine)
         return Problem(graph, p.budget, *rules, p.objective, machine)

@@ -16,7 +16,6 @@ import secrets
 import selectors
 import stat
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -414,6 +413,8 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raise FormatError with the path, and the line if known.
     """
+    import tomllib
+
     text = read_text(path, MAX_CONFIG_BYTES)
     check_toml_keys(text, str(path))
     try:

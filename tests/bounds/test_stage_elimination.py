@@ -11,6 +11,7 @@ from remat.backends.highs import Highs
 from remat.bounds import stage_elimination
 from remat.bounds.stage_elimination import StageElimination
 from remat.bounds.stage_relaxation import StageRelaxation
+from remat.modeling import Linear
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions
@@ -29,7 +30,8 @@ def test_elimination_finds_the_optimum(block: int, monkeypatch: pytest.MonkeyPat
         limit = 2 if seed % 5 == 0 else None
         problem = Problem(graph, int(least + rng.random() * 0.5 * (most - least)), max_computes=limit)
         relaxation = StageRelaxation(problem, rng.sample(range(len(graph.ops)), rng.choice([1, 1, 2, 3])), slim=True)
-        whole = Highs().solve(relaxation.build(), EXACT)
+        model = relaxation.build()
+        whole = Highs().solve(model, EXACT)
         prices = np.array([rng.choice([0.0, 0.1, 1.0]) * rng.random() for _ in relaxation.events])
         search = StageElimination(relaxation, prices)
         found = search.run(None, Deadline())
@@ -47,6 +49,12 @@ def test_elimination_finds_the_optimum(block: int, monkeypatch: pytest.MonkeyPat
         assert search.run(found.cost - 1, Deadline()).bound == math.inf
         size, ops = graph.arrays.size, graph.arrays.order[relaxation.events]
         assert (found.live @ size + graph.arrays.op_bytes[ops]).max() <= (problem.budget_bytes or 0)
+        other = search.another(np.random.default_rng(seed))
+        assert (other @ size == found.live @ size).all()
+        columns, held = np.array(relaxation.live), other.astype(float)
+        index, value = columns[columns >= 0], held[columns >= 0]
+        model.add(Linear.rows("held", np.arange(len(index)), index, 1, lower=value, upper=value))
+        assert Highs().solve(model, EXACT).objective == pytest.approx(found.cost)
         with monkeypatch.context() as patch:
             patch.setattr(stage_elimination, "MOST_PARTIAL", 2)
             cut = search.run(None, Deadline())
