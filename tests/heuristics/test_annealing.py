@@ -38,9 +38,9 @@ def test_optimum_of_most_tiny_graphs():
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_incremental_memory_equals_simulation(fixed):
-    """After thousands of moves, segment tree and sums match a simulation and a rebuild from scratch."""
+    """After thousands of moves, peak, sums and blocks match a simulation and a rebuild from scratch."""
     from remat.heuristics.annealing.moves_kernel import Energy, anneal
-    from remat.heuristics.annealing.slots_kernel import COST, HIGHEST, INSTANCES, REPEATED, SOFT, fill
+    from remat.heuristics.annealing.slots_kernel import COST, INSTANCES, PEAK, REPEATED, fill
 
     recomputed = 0
     for seed in range(6):
@@ -53,14 +53,14 @@ def test_incremental_memory_equals_simulation(fixed):
             ops = state.held[state.held >= 0]
             run = simulate(graph, Schedule.of_computes(graph, ops), keep=problem.keep)
             assert run.violations == ()
-            assert state.tree[1, HIGHEST] + graph.arrays.input_bytes == run.peak
+            assert state.number[PEAK] + graph.arrays.input_bytes == run.peak
             assert state.number[COST] == run.cost
             recomputed += len(ops) - len(graph.ops)
-            soft, cost, repeated = state.tree[1, SOFT], state.number[COST], state.number[REPEATED]
+            soft, cost, repeated = state.total[0], state.number[COST], state.number[REPEATED]
             spans, instances = state.spans.copy(), state.tensors[:-1, INSTANCES].copy()
             fill(search.net, state, search.budget, 2.0)
             assert (state.number[COST], state.number[REPEATED]) == (cost, repeated)
-            assert state.tree[1, SOFT] == pytest.approx(soft, rel=1e-6)
+            assert state.total[0] == pytest.approx(soft, rel=1e-6)
             assert np.array_equal(state.tensors[:-1, INSTANCES], instances)
             for tensor, count in enumerate(instances):
                 assert np.array_equal(state.spans[tensor, :count], spans[tensor, :count])
@@ -155,7 +155,8 @@ def test_hot_rounds_restart_and_end_halfway_if_another_one_had_less_energy(monke
     """A second one follows the first if that gained, and some of the later ones are half as long."""
     monkeypatch.setattr(heuristic, "ROUND_MOVES", 2_000)
     problem = Problem(layered(100, 0.3, 2), "65%", "free")
-    search = _Search(problem, AnnealingOptions(moves=1_000_000), HeuristicRun(SEED, Drops().run(problem, RUN)))
+    call = HeuristicRun(SolveOptions(seed=1, threads=1), Drops().run(problem, RUN))
+    search = _Search(problem, AnnealingOptions(moves=1_000_000), call)
     rounds, add = [], search.kinds.add
     monkeypatch.setattr(search.kinds, "add", lambda *round_: (rounds.append(round_), add(*round_)))
     search.go()

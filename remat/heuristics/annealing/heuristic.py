@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: Moves per op, of all rounds together, without a deadline or a number of moves.
 MOVES_PER_OP = 20_000
 #: Moves per op of the first hot rounds; fewer in the very first round, so that it answers soon.
-ROUND_MOVES, FIRST_MOVES = 8_000, 500
+ROUND_MOVES, FIRST_MOVES = 16_000, 500
 #: Number of rounds after which their length doubles.
 ROUNDS = 4
 #: Share of the cooling schedule after which a hot round ends if another one had less energy there. That decides the
@@ -112,8 +112,8 @@ class Annealing(Heuristic):
 
     In its last term every slot near the peak counts, not only the highest. τ falls with the temperature, and λ
     follows the share of states within the budget. Half of the recomputations are for tensors that live across a slot
-    near the peak, drawn by its share in that sum. A segment tree holds peak and sum, so that a move costs O(d log T)
-    for an op with d tensors.
+    near the peak, drawn by its share in that sum. Peak and sum are known for blocks of slots, so that a move costs
+    O(√T).
 
     A round is one anneal; rounds differ by their seeds, run in parallel threads, and grow. Hot rounds begin from the
     start or the reference order and forget it, and end halfway if another one had less energy there. Warm rounds begin
@@ -170,7 +170,7 @@ class _Search:
         num_ops = self.num_ops = len(arrays.cost)
         self.budget = problem.budget_bytes - arrays.input_bytes - problem.constant_bytes
         self.begin = self._start()
-        self.width = 1 << math.ceil(math.log2(4 * max(num_ops, len(self.begin)) + 8))
+        self.width = 4 * max(num_ops, len(self.begin)) + 8
         self.batch = max(BATCH, 2 * num_ops)
         base = max(1, problem.graph.base_cost)
         self.mean = base / num_ops
@@ -223,11 +223,11 @@ class _Search:
 
     def _take_start(self) -> None:
         """Record the start as found, if it fits the budget and is better than the best schedule."""
-        from remat.heuristics.annealing.slots_kernel import COST, HIGHEST
+        from remat.heuristics.annealing.slots_kernel import COST, PEAK
 
         state = self._state(self.begin)
         cost = int(state.number[COST])
-        if state.tree[1, HIGHEST] <= self.budget and (self.best_cost is None or cost < self.best_cost):
+        if state.number[PEAK] <= self.budget and (self.best_cost is None or cost < self.best_cost):
             self.best, self.best_cost = self.begin, cost
 
     def go(self) -> None:
@@ -298,9 +298,9 @@ class _Search:
 
     def _promising(self, state: SlotSchedule, way: PenaltyWeight) -> bool:
         """Return True if no hot round had less energy halfway."""
-        from remat.heuristics.annealing.slots_kernel import COST, HIGHEST
+        from remat.heuristics.annealing.slots_kernel import COST, PEAK
 
-        energy = float(state.number[COST] + way.per_byte * max(0.0, state.tree[1, HIGHEST] - self.budget))
+        energy = float(state.number[COST] + way.per_byte * max(0.0, state.number[PEAK] - self.budget))
         with self.lock:
             self.halfway, least = min(energy, self.halfway), self.halfway
         return energy <= least
@@ -325,12 +325,12 @@ class _Search:
     def _step(self, state: SlotSchedule, seed: int, along: float, hot: float, way: PenaltyWeight) -> int:
         """Run one batch of moves at the given fraction (0 .. 1) of the way from hot to cold."""
         from remat.heuristics.annealing.moves_kernel import Energy, anneal
-        from remat.heuristics.annealing.slots_kernel import BEST
+        from remat.heuristics.annealing.slots_kernel import BEST, PEAK
 
         options, began = self.options, time.perf_counter()
         heat = hot * (self.cold / hot) ** along
         width = self.budget * options.soft * (options.hard / options.soft) ** along
-        over = max(0.0, float(state.tree[1, 0]) - self.budget)
+        over = max(0.0, float(state.number[PEAK]) - self.budget)
         tau = max(width, self.narrow, over / 100)
         energy = Energy(heat, self.budget, way.per_byte, way.per_byte * width, tau)
         met, done, looks = 0.0, 0, math.isfinite(self.call.deadline.seconds)

@@ -18,36 +18,38 @@ from remat.heuristics.annealing.slots_kernel import (
     AFTER,
     BEFORE,
     BEST,
+    BITS,
     CHAIN_OP,
     CHAIN_SLOT,
     COMES,
     COST,
+    EVENTS,
     GOES,
-    HIGHEST,
     INPUTS,
-    INSTANCES,
     LIMIT,
     OP_COST,
     ORDER,
     OUTPUTS,
+    PEAK,
     POSITION,
     READERS,
     REPEATED,
     REPEATED_OP,
     RUNS,
-    SOFT,
     WRITERS,
-    apply,
     begin,
+    collect,
+    evaluate,
     insert,
+    instance_before,
+    keep,
     note_repeated,
     plant,
     remove,
     touch_op,
-    undo,
     work,
 )
-from remat.runtime.compiled import inner, kernel
+from remat.runtime.compiled import inlined, kernel
 
 #: Most ops that one insertion recomputes, and most slots between a recomputation and its use.
 CHAIN, REACH = 48, 256
@@ -73,7 +75,7 @@ class Energy(NamedTuple):
     tau: float
 
 
-@inner
+@inlined
 def empty_near(state, wanted, low, high):
     """Return the empty slot nearest to `wanted` strictly between `low` and `high`; -1: none."""
     held = state.held
@@ -89,7 +91,7 @@ def empty_near(state, wanted, low, high):
         distance += 1
 
 
-@inner
+@inlined
 def first_after(net, state, op):
     """Return the last of the first slots of the producers of `op`, after which it may run."""
     low = -1
@@ -98,7 +100,7 @@ def first_after(net, state, op):
     return low
 
 
-@inner
+@inlined
 def first_before(net, state, op):
     """Return the earliest first slot of the consumers of `op`, before which it must have run."""
     high = len(state.held)
@@ -107,7 +109,7 @@ def first_before(net, state, op):
     return high
 
 
-@inner
+@inlined
 def window(net, state, op, i, fixed):
     """Return the slots between which the i-th run of `op` may move, both exclusive."""
     low, high = first_after(net, state, op), len(state.held)
@@ -126,7 +128,7 @@ def window(net, state, op, i, fixed):
     return low, high
 
 
-@inner
+@inlined
 def target(net, state, op, slot, low, high):
     """Draw an empty slot for a run of `op`: near `slot`, anywhere, before a read, or after a sibling; -1: none."""
     how = np.random.random()
@@ -158,28 +160,22 @@ def target(net, state, op, slot, low, high):
     return empty_near(state, wanted, low, high)
 
 
-@inner
-def instance_before(state, tensor, slot):
-    """Return the last instance of `tensor` that begins before `slot`; -1: none."""
-    i = state.tensors[tensor, INSTANCES] - 1
-    while i >= 0 and state.spans[tensor, i, 0] >= slot:
-        i -= 1
-    return i
-
-
-@inner
-def hot_slot(tree):
+@inlined
+def hot_slot(state):
     """Draw a slot by its share in the soft excess."""
-    width = len(tree) >> 1
-    node = 1
-    while node < width:
-        node *= 2
-        if np.random.random() * (tree[node, SOFT] + tree[node + 1, SOFT]) >= tree[node, SOFT]:
-            node += 1
-    return node - width
+    left, block, bits = np.random.random() * state.total[0], 0, state.number[BITS]
+    while block < len(state.block_excess) - 1 and left >= state.block_excess[block]:
+        left -= state.block_excess[block]
+        block += 1
+    left /= state.block_times[block]
+    slot, last = block << bits, ((block + 1) << bits) - 1
+    while slot < last and left >= state.excess[slot]:
+        left -= state.excess[slot]
+        slot += 1
+    return slot
 
 
-@inner
+@inlined
 def read_beyond(net, state, slot):
     """Draw a tensor that lives across `slot` and is not used there; return its writer and next read, or -1, -1."""
     for _ in range(TRIES):
@@ -203,7 +199,7 @@ def read_beyond(net, state, slot):
     return -1, -1
 
 
-@inner
+@inlined
 def any_read(net, state):
     """Draw a read of a tensor; return the tensor's writer and the slot of the read, or -1, -1."""
     reader = np.random.randint(len(net.ops) - 1)
@@ -214,7 +210,7 @@ def any_read(net, state):
     return net.links[net.tensors[tensor, WRITERS]], state.slots[reader, np.random.randint(state.ops[reader, RUNS])]
 
 
-@inner
+@inlined
 def choose_chain(net, state, fixed, again, most, op, read):
     """Choose recomputations so that `op` runs before the slot `read`, at a cost of at most `most`.
 
@@ -254,37 +250,38 @@ def choose_chain(net, state, fixed, again, most, op, read):
     return chosen, price
 
 
-@inner
-def penalty(state, energy):
+@inlined
+def penalty(energy, peak, soft):
     """Return the energy of the memory, in cost units."""
-    over = state.tree[1, HIGHEST] - energy.budget
-    return energy.per_byte * max(over, 0.0) + energy.per_soft * math.log1p(state.tree[1, SOFT])
+    return energy.per_byte * max(peak - energy.budget, 0) + energy.per_soft * math.log1p(soft)
 
 
-@inner
+@inlined
 def attempt(net, state, energy, gone, added, price, bar):
-    """Remove a run, add others, and revert both unless the energy stays within `bar`.
+    """Remove a run and add others if the energy stays within `bar`.
 
     `gone` is an op and its slot, -1 for none; `added` is the number of entries of `chain`; `price` is the change of the
     cost. Returns the energy of the memory, or `REFUSED`.
     """
     op, slot = gone
-    chain = state.chain
+    chain, number = state.chain, state.number
     begin(state)
     if slot >= 0:
-        touch_op(net, state, op)
+        touch_op(net, state, op, slot, GOES)
         remove(state, op, slot)
     for k in range(added):
-        touch_op(net, state, chain[k, CHAIN_OP])
+        touch_op(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], COMES)
         insert(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
-    apply(net, state)
+    collect(net, state)
     if slot >= 0:
         work(net, state, op, slot, GOES, energy.tau)
     for k in range(added):
         work(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], COMES, energy.tau)
-    after = penalty(state, energy)
+    peak, soft = evaluate(state) if number[EVENTS] > 0 else (number[PEAK], state.total[0])
+    after = penalty(energy, peak, soft)
     if price + after <= bar:
-        state.number[COST] += price
+        keep(state, peak, soft)
+        number[COST] += price
         if slot >= 0:
             note_repeated(state, op)
         for k in range(added):
@@ -294,15 +291,10 @@ def attempt(net, state, energy, gone, added, price, bar):
         remove(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
     if slot >= 0:
         insert(state, op, slot)
-    undo(net, state)
-    for k in range(added):
-        work(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], GOES, energy.tau)
-    if slot >= 0:
-        work(net, state, op, slot, COMES, energy.tau)
     return REFUSED
 
 
-@inner
+@inlined
 def draw_shift(net, state, fixed):
     """Draw a run and another slot for it, the first entry of `chain`; return op, slot and 1, or -1, -1, 0."""
     op = np.random.randint(len(net.ops) - 1)
@@ -316,7 +308,7 @@ def draw_shift(net, state, fixed):
     return op, old, 1
 
 
-@inner
+@inlined
 def draw_recomputation(net, state, fixed):
     """Draw a run of an op that runs more than once; return op, slot and change of cost, or -1, -1, 0."""
     number = state.number
@@ -339,18 +331,18 @@ def anneal(net, state, energy, seed, moves, fixed, again):
     if seed >= 0:
         np.random.seed(seed)
         plant(net, state, energy.budget, energy.tau)
-    number, tree = state.number, state.tree
+    number = state.number
     met = 0
-    now = penalty(state, energy)
+    now = penalty(energy, number[PEAK], state.total[0])
     for _ in range(moves):
-        met += tree[1, HIGHEST] <= energy.budget
+        met += number[PEAK] <= energy.budget
         bar = now - energy.heat * math.log(1.0 - np.random.random())
         kind = np.random.random()
         op, slot, added, price = -1, -1, 0, 0
         if kind < SHIFT:
             op, slot, added = draw_shift(net, state, fixed)
         elif kind < ANY:
-            writer, read = read_beyond(net, state, hot_slot(tree)) if kind < GUIDED else any_read(net, state)
+            writer, read = read_beyond(net, state, hot_slot(state)) if kind < GUIDED else any_read(net, state)
             if writer >= 0:
                 added, price = choose_chain(net, state, fixed, again, bar, writer, read)
         else:
@@ -361,7 +353,7 @@ def anneal(net, state, energy, seed, moves, fixed, again):
         if after == REFUSED:
             continue
         now = after
-        if tree[1, HIGHEST] <= energy.budget and (number[BEST] < 0 or number[COST] < number[BEST]):
+        if number[PEAK] <= energy.budget and (number[BEST] < 0 or number[COST] < number[BEST]):
             number[BEST] = number[COST]
             for slot in range(len(state.held)):
                 state.best[slot] = state.held[slot]

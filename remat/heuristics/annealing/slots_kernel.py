@@ -1,13 +1,14 @@
-"""Kernels of annealing: the state, and updates of its memory when ops run in other slots.
+"""Kernels of annealing: the state, and its memory when ops run in other slots.
 
 Time is an array of slots, each of which holds an op or nothing. An instance of a tensor lives from the slot of its
 compute to its last read before the op runs again. Two numbers summarize the memory over all slots: its peak, and the
-soft excess log(1 + sum of exp((memory - budget) / tau)), to which every slot near the peak contributes. A segment tree
-has both at its root; changing a range costs O(log N) for N slots.
+soft excess, the sum of exp((memory - budget) / tau), to which every slot near the peak contributes. Both are known for
+blocks of about sqrt(N) of the N slots. So a change costs O(sqrt(N)), in loops that the compiler vectorizes.
 
-A change has four steps. After :func:`begin`, move ops with :func:`insert` and :func:`remove`, each after
-:func:`touch_op`. :func:`apply` recomputes the lifetimes of the touched tensors and changes the tree only where they
-differ. :func:`undo` reverts the tree once the slots are restored.
+A change begins with :func:`begin`. Move ops with :func:`insert` and :func:`remove`, each after :func:`touch_op`.
+:func:`collect` recomputes the lifetimes of the touched tensors and lists the differences in memory, and
+:func:`evaluate` returns peak and soft excess. Then either :func:`keep` makes the change final, or the caller restores
+the slots.
 """
 
 # numba's compiled functions carry no types, and their arguments hold the whole state.
@@ -19,17 +20,16 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from remat.runtime.arrays import Float, Int
-from remat.runtime.compiled import inner, kernel
+import numpy as np
 
-#: Fields of a node of the tree: highest memory below it, amount to add to that of its children, soft excess below it,
-#: and factor to apply to that of its children.
-HIGHEST, PLUS, SOFT, TIMES = range(4)
+from remat.runtime.arrays import Float, Int
+from remat.runtime.compiled import inlined, kernel, reordered
+
 #: Fields of `SlotSchedule.number`.
-COST, BEST, REPEATED, TOUCHED, STAMP = range(5)
+COST, BEST, REPEATED, TOUCHED, STAMP, PEAK, EVENTS, BITS, NUMBERS = range(9)
 #: Signs of changes. Floats, since numba compiles a function again for each integer constant it is called with.
 COMES, GOES = 1.0, -1.0
-#: Largest exponent with which the tree is filled, well below overflow.
+#: Largest exponent with which the soft excess is filled, well below overflow.
 LARGEST = 500.0
 
 
@@ -39,9 +39,10 @@ OP_COST, WORKSPACE, INPUTS, OUTPUTS, BEFORE, AFTER, LIMIT, ORDER, POSITION, OP_C
 SIZE, WRITERS, READERS, KEPT, TENSOR_COLUMNS = range(5)
 #: Columns of `SlotSchedule.ops`, `tensors`, `factors` and `chain`.
 RUNS, PLACE, REPEATED_OP = range(3)
-INSTANCES, LAST_CHANGE, TOUCHED_TENSOR, OLD_INSTANCES = range(4)
+INSTANCES, LAST_CHANGE, TOUCHED_TENSOR, NEW_INSTANCES = range(4)
 UP, DOWN = range(2)
 CHAIN_OP, CHAIN_SLOT = range(2)
+EVENT_SLOT, EVENT_AMOUNT = range(2)
 
 
 class SlotGraph(NamedTuple):
@@ -62,11 +63,17 @@ class SlotSchedule(NamedTuple):
     """Schedule, its memory, and room for one change.
 
     `slots[x, :ops[x, RUNS]]` ascends; `held` is the op in each slot, or -1. `spans[t, i]` are first and last slot of
-    the i-th instance of tensor t, which has `tensors[t, INSTANCES]` of them. `tree` has a row for each node, the leaves
-    last. `factors[t]` multiplies the soft excess where t is added or removed. `ops[:number[2], REPEATED_OP]` lists the
-    ops that run more than once, and the column `PLACE` their indices in this list. `number` is [cost, best cost (-1:
-    none), repeated ops, touched tensors, changes so far]. `LAST_CHANGE`, the list `TOUCHED_TENSOR`, `old_spans` and
-    `OLD_INSTANCES` belong to the last change, `chain` has ops and slots of the last recomputations.
+    the i-th instance of tensor t, which has `tensors[t, INSTANCES]` of them. `ops[:number[REPEATED], REPEATED_OP]`
+    lists the ops that run more than once, and the column `PLACE` their indices in this list. `number` is [cost, best
+    cost (-1: none), repeated ops, touched tensors, changes so far, peak, events, bits of a slot's index in its block].
+
+    `level` and `excess` are memory and soft excess of each slot, without the amount `block_plus` to add and the factor
+    `block_times` to multiply in all slots of its block. `block_level` is the highest memory in a block, `block_excess`
+    its soft excess, `total` that of all slots. `factors[t]` multiplies the soft excess where t is added or removed.
+
+    `LAST_CHANGE`, the list `TOUCHED_TENSOR`, `new_spans` and `NEW_INSTANCES` belong to the last change; `events` and
+    `event_factors` are its differences in memory from a slot on, by slot. `chain` has ops and slots of the last
+    recomputations.
     """
 
     ops: Int
@@ -76,113 +83,172 @@ class SlotSchedule(NamedTuple):
     best: Int
     number: Int
     spans: Int
-    old_spans: Int
+    new_spans: Int
     chain: Int
-    tree: Float
+    level: Int
+    block_level: Int
+    block_plus: Int
+    events: Int
+    excess: Float
+    block_excess: Float
+    block_times: Float
+    event_factors: Float
+    total: Float
     factors: Float
 
 
-@inner
-def pull(tree, node):
-    """Update a node from its children."""
-    left, right = tree[2 * node, HIGHEST], tree[2 * node + 1, HIGHEST]
-    tree[node, HIGHEST] = (left if left > right else right) + tree[node, PLUS]
-    tree[node, SOFT] = (tree[2 * node, SOFT] + tree[2 * node + 1, SOFT]) * tree[node, TIMES]
+@reordered
+def scan(level, excess, first, end):
+    """Return the highest memory and the sum of the soft excess of slots or blocks `first` .. `end` - 1."""
+    highest, total = level[first], 0.0
+    for i in range(np.uint64(first), np.uint64(end)):  # unsigned, else the loop is not vectorized
+        here = level[i]
+        highest = here if here > highest else highest
+        total += excess[i]
+    return highest, total
 
 
-@inner
-def add(tree, first, last, amount, factor):
-    """Add `amount` to the memory of slots `first` .. `last`, and multiply their soft excess by `factor`."""
-    width = len(tree) >> 1
-    a, b = first + width, last + width + 1
-    left, right = a >> 1, (b - 1) >> 1
-    while a < b:
-        if a & 1:
-            tree[a, HIGHEST] += amount
-            tree[a, PLUS] += amount
-            tree[a, SOFT] *= factor
-            tree[a, TIMES] *= factor
-            a += 1
-        if b & 1:
-            b -= 1
-            tree[b, HIGHEST] += amount
-            tree[b, PLUS] += amount
-            tree[b, SOFT] *= factor
-            tree[b, TIMES] *= factor
-        a >>= 1
-        b >>= 1
-    while left != right:
-        pull(tree, left)
-        pull(tree, right)
-        left >>= 1
-        right >>= 1
-    while left >= 1:
-        pull(tree, left)
-        left >>= 1
+@inlined
+def event(state, slot, amount, factor):
+    """Insert a difference in memory from `slot` on into the events, which ascend by slot."""
+    events, factors = state.events, state.event_factors
+    i = state.number[EVENTS]
+    while i > 0 and events[EVENT_SLOT, i - 1] > slot:
+        events[EVENT_SLOT, i], events[EVENT_AMOUNT, i] = events[EVENT_SLOT, i - 1], events[EVENT_AMOUNT, i - 1]
+        factors[i] = factors[i - 1]
+        i -= 1
+    events[EVENT_SLOT, i], events[EVENT_AMOUNT, i], factors[i] = slot, amount, factor
+    state.number[EVENTS] += 1
 
 
-@inner
+@inlined
 def change(net, state, tensor, first, last, sign):
     """Add (`COMES`) or remove (`GOES`) `tensor` in slots `first` .. `last`."""
-    factor = state.factors[tensor, UP] if sign > 0 else state.factors[tensor, DOWN]
-    add(state.tree, first, last, sign * net.tensors[tensor, SIZE], factor)
+    size = net.tensors[tensor, SIZE]
+    up, down = state.factors[tensor, UP], state.factors[tensor, DOWN]
+    if sign > 0:
+        event(state, first, size, up)
+        event(state, last + 1, -size, down)
+    else:
+        event(state, first, -size, down)
+        event(state, last + 1, size, up)
 
 
-@inner
+@inlined
 def work(net, state, op, slot, sign, tau):
     """Add (`COMES`) or remove (`GOES`) the workspace of a run of `op`."""
     if net.ops[op, WORKSPACE] > 0:
-        amount = sign * net.ops[op, WORKSPACE]
-        add(state.tree, slot, slot, amount, math.exp(amount / tau))
+        amount = net.ops[op, WORKSPACE] if sign > 0 else -net.ops[op, WORKSPACE]
+        event(state, slot, amount, math.exp(amount / tau))
+        event(state, slot + 1, -amount, math.exp(-amount / tau))
 
 
-@inner
-def update_spans(net, state, tensor):
-    """Recompute the instances of `tensor` from the slots."""
-    slots, spans = state.slots, state.spans
+@inlined
+def evaluate(state):
+    """Return the peak and the soft excess after the events."""
+    number, events = state.number, state.events
+    num_slots, bits = len(state.held), number[BITS]
+    peak, soft, plus, times = np.int64(0), 0.0, np.int64(0), 1.0
+    slot, k = 0, 0
+    while slot < num_slots:
+        end = min(events[EVENT_SLOT, k], num_slots) if k < number[EVENTS] else num_slots
+        while slot < end:
+            block = slot >> bits
+            if slot & ((1 << bits) - 1) == 0 and block < end >> bits:  # whole blocks
+                highest, total = scan(state.block_level, state.block_excess, block, end >> bits)
+                slot = (end >> bits) << bits
+            else:
+                until = min(end, (block + 1) << bits)
+                highest, total = scan(state.level, state.excess, slot, until)
+                highest += state.block_plus[block]
+                total *= state.block_times[block]
+                slot = until
+            peak, soft = max(peak, highest + plus), soft + total * times
+        while k < number[EVENTS] and events[EVENT_SLOT, k] <= slot:
+            plus += events[EVENT_AMOUNT, k]
+            times *= state.event_factors[k]
+            k += 1
+        if plus == 0:  # not the product of rounded factors
+            times = 1.0
+    return peak, soft
+
+
+@inlined
+def renew(state, block):
+    """Recompute highest memory and soft excess of a block from its slots."""
+    bits = state.number[BITS]
+    highest, total = scan(state.level, state.excess, block << bits, (block + 1) << bits)
+    state.block_level[block] = highest + state.block_plus[block]
+    state.block_excess[block] = total * state.block_times[block]
+
+
+@inlined
+def raise_memory(state, first, end, plus, times):
+    """Add `plus` to the memory of slots `first` .. `end` - 1, and multiply their soft excess by `times`."""
+    bits = state.number[BITS]
+    slot = first
+    while slot < end:
+        block = slot >> bits
+        until = min(end, (block + 1) << bits)
+        if until - slot == 1 << bits:
+            state.block_level[block] += plus
+            state.block_plus[block] += plus
+            state.block_excess[block] *= times
+            state.block_times[block] *= times
+        else:
+            for i in range(np.uint64(slot), np.uint64(until)):
+                state.level[i] += plus
+                state.excess[i] *= times
+            renew(state, block)
+        slot = until
+
+
+@inlined
+def find_spans(net, state, tensor, spans, row):
+    """Write the instances of `tensor` into a row of `spans`, from the slots; return their number."""
+    slots = state.slots
     first_writer, end_writer = net.tensors[tensor, WRITERS], net.tensors[tensor + 1, WRITERS]
     writer = net.links[first_writer]
     last = state.ops[writer, RUNS] - 1
     for i in range(last + 1):
-        spans[tensor, i, 0] = slots[writer, i]
-        spans[tensor, i, 1] = slots[writer, i]
+        spans[row, i, 0] = slots[writer, i]
+        spans[row, i, 1] = slots[writer, i]
     if end_writer - first_writer > 1:  # an accumulation buffer has one instance, from the first contribution on
         last = 0
         for k in range(first_writer + 1, end_writer):
             slot = slots[net.links[k], 0]
-            spans[tensor, 0, 0] = min(spans[tensor, 0, 0], slot)
-            spans[tensor, 0, 1] = max(spans[tensor, 0, 1], slot)
+            spans[row, 0, 0] = min(spans[row, 0, 0], slot)
+            spans[row, 0, 1] = max(spans[row, 0, 1], slot)
     for k in range(net.tensors[tensor, READERS], net.tensors[tensor + 1, READERS]):
         reader = net.links[k]
         i = last
         for j in range(state.ops[reader, RUNS] - 1, -1, -1):
             slot = slots[reader, j]
-            while i > 0 and spans[tensor, i, 0] > slot:
+            while i > 0 and spans[row, i, 0] > slot:
                 i -= 1
-            spans[tensor, i, 1] = max(spans[tensor, i, 1], slot)
+            spans[row, i, 1] = max(spans[row, i, 1], slot)
             if i == 0:  # earlier reads belong to the same instance
                 break
     if net.tensors[tensor, KEPT]:
-        spans[tensor, last, 1] = len(state.held) - 1
-    state.tensors[tensor, INSTANCES] = last + 1
+        spans[row, last, 1] = len(state.held) - 1
+    return last + 1
 
 
-@inner
-def switch(net, state, tensor, before, after):
-    """Change the memory of `tensor` from its instances before to those after, where they differ.
-
-    Both are an array of spans, its row for this tensor, and the number of instances.
-    """
-    old, i_old, num_old = before
-    new, i_new, num_new = after
-    if num_old == num_new:
-        for i in range(num_old):
-            first, last = old[i_old, i, 0], old[i_old, i, 1]
-            start, end = new[i_new, i, 0], new[i_new, i, 1]
-            if last < start or end < first:
-                change(net, state, tensor, first, last, GOES)
-                change(net, state, tensor, start, end, COMES)
-                continue
+@inlined
+def compare_spans(net, state, tensor, row, num_new):
+    """List the differences in memory between the instances of `tensor` and those in a row of `new_spans`."""
+    old, new, num_old = state.spans, state.new_spans, state.tensors[tensor, INSTANCES]
+    i = j = 0
+    while i < num_old or j < num_new:
+        if i == num_old or (j < num_new and new[row, j, 1] < old[tensor, i, 0]):
+            change(net, state, tensor, new[row, j, 0], new[row, j, 1], COMES)
+            j += 1
+        elif j == num_new or old[tensor, i, 1] < new[row, j, 0]:
+            change(net, state, tensor, old[tensor, i, 0], old[tensor, i, 1], GOES)
+            i += 1
+        else:  # they overlap
+            first, last = old[tensor, i, 0], old[tensor, i, 1]
+            start, end = new[row, j, 0], new[row, j, 1]
             if start < first:
                 change(net, state, tensor, start, first - 1, COMES)
             elif first < start:
@@ -191,42 +257,42 @@ def switch(net, state, tensor, before, after):
                 change(net, state, tensor, last + 1, end, COMES)
             elif end < last:
                 change(net, state, tensor, end + 1, last, GOES)
-        return
-    i = j = 0
-    while i < num_old or j < num_new:
-        if i < num_old and j < num_new and old[i_old, i, 0] == new[i_new, j, 0]:
-            last, end = old[i_old, i, 1], new[i_new, j, 1]
-            if end > last:
-                change(net, state, tensor, last + 1, end, COMES)
-            elif end < last:
-                change(net, state, tensor, end + 1, last, GOES)
             i += 1
-            j += 1
-        elif j == num_new or (i < num_old and old[i_old, i, 0] < new[i_new, j, 0]):
-            change(net, state, tensor, old[i_old, i, 0], old[i_old, i, 1], GOES)
-            i += 1
-        else:
-            change(net, state, tensor, new[i_new, j, 0], new[i_new, j, 1], COMES)
             j += 1
 
 
-@inner
+@inlined
 def begin(state):
     """Start a change."""
     state.number[TOUCHED] = 0
     state.number[STAMP] += 1
 
 
-@inner
-def touch_op(net, state, op):
-    """Mark all tensors that `op` reads or writes as touched."""
+@inlined
+def touch_op(net, state, op, slot, sign):
+    """Mark the tensors whose memory may change if a run of `op` comes to or goes from `slot`.
+
+    A read matters only if it ends an instance, or comes after its end.
+    """
     for k in range(net.ops[op, INPUTS], net.ops[op + 1, INPUTS]):
-        touch(state, net.links[k])
+        tensor = net.links[k]
+        end = state.spans[tensor, max(0, instance_before(state, tensor, slot)), 1]
+        if end < slot or (sign < 0 and end == slot):
+            touch(state, tensor)
     for k in range(net.ops[op, OUTPUTS], net.ops[op + 1, OUTPUTS]):
         touch(state, net.links[k])
 
 
-@inner
+@inlined
+def instance_before(state, tensor, slot):
+    """Return the last instance of `tensor` that begins before `slot`; -1: none."""
+    i = state.tensors[tensor, INSTANCES] - 1
+    while i >= 0 and state.spans[tensor, i, 0] >= slot:
+        i -= 1
+    return i
+
+
+@inlined
 def touch(state, tensor):
     """Mark `tensor` as touched, once per change."""
     if state.tensors[tensor, LAST_CHANGE] != state.number[STAMP]:
@@ -235,35 +301,39 @@ def touch(state, tensor):
         state.number[TOUCHED] += 1
 
 
-@inner
-def apply(net, state):
-    """Update the memory of touched tensors from the slots, and store their old instances."""
-    for k in range(state.number[TOUCHED]):
-        tensor = state.tensors[k, TOUCHED_TENSOR]
-        count = state.tensors[tensor, INSTANCES]
-        state.tensors[k, OLD_INSTANCES] = count
-        for i in range(count):
-            state.old_spans[k, i, 0] = state.spans[tensor, i, 0]
-            state.old_spans[k, i, 1] = state.spans[tensor, i, 1]
-        update_spans(net, state, tensor)
-        after = state.spans, tensor, state.tensors[tensor, INSTANCES]
-        switch(net, state, tensor, (state.old_spans, k, count), after)
+@inlined
+def collect(net, state):
+    """Find the new instances of touched tensors in the slots, and list the differences in memory."""
+    state.number[EVENTS] = 0
+    for row in range(state.number[TOUCHED]):
+        tensor = state.tensors[row, TOUCHED_TENSOR]
+        count = find_spans(net, state, tensor, state.new_spans, row)
+        state.tensors[row, NEW_INSTANCES] = count
+        compare_spans(net, state, tensor, row, count)
 
 
-@inner
-def undo(net, state):
-    """Restore the memory from before :func:`apply`."""
-    for k in range(state.number[TOUCHED] - 1, -1, -1):
-        tensor, count = state.tensors[k, TOUCHED_TENSOR], state.tensors[k, OLD_INSTANCES]
-        before = state.spans, tensor, state.tensors[tensor, INSTANCES]
-        switch(net, state, tensor, before, (state.old_spans, k, count))
+@inlined
+def keep(state, peak, soft):
+    """Make the change final; `peak` and `soft` as returned by :func:`evaluate`."""
+    number, events = state.number, state.events
+    for row in range(number[TOUCHED]):
+        tensor, count = state.tensors[row, TOUCHED_TENSOR], state.tensors[row, NEW_INSTANCES]
         state.tensors[tensor, INSTANCES] = count
         for i in range(count):
-            state.spans[tensor, i, 0] = state.old_spans[k, i, 0]
-            state.spans[tensor, i, 1] = state.old_spans[k, i, 1]
+            state.spans[tensor, i, 0] = state.new_spans[row, i, 0]
+            state.spans[tensor, i, 1] = state.new_spans[row, i, 1]
+    number[PEAK], state.total[0] = peak, soft
+    plus, times = np.int64(0), 1.0
+    for k in range(number[EVENTS]):
+        plus += events[EVENT_AMOUNT, k]
+        times *= state.event_factors[k]
+        if plus == 0:  # not the product of rounded factors
+            times = 1.0
+        elif k + 1 < number[EVENTS] and events[EVENT_SLOT, k] < events[EVENT_SLOT, k + 1]:
+            raise_memory(state, events[EVENT_SLOT, k], min(events[EVENT_SLOT, k + 1], len(state.held)), plus, times)
 
 
-@inner
+@inlined
 def insert(state, op, slot):
     """Add `slot` to the slots of `op`."""
     slots, i = state.slots, state.ops[op, RUNS]
@@ -275,7 +345,7 @@ def insert(state, op, slot):
     state.held[slot] = op
 
 
-@inner
+@inlined
 def remove(state, op, slot):
     """Remove `slot` from the slots of `op`."""
     slots, i = state.slots, 0
@@ -288,7 +358,7 @@ def remove(state, op, slot):
     state.held[slot] = -1
 
 
-@inner
+@inlined
 def note_repeated(state, op):
     """Update the list of ops that run more than once."""
     number = state.number
@@ -304,31 +374,31 @@ def note_repeated(state, op):
         state.ops[op, PLACE] = -1
 
 
-@inner
+@inlined
 def plant(net, state, budget, tau):
-    """Rebuild the tree for this `tau` (bytes) from the rest of the state."""
-    tree, width = state.tree, len(state.held)
-    for node in range(width, 2 * width):
-        tree[node, HIGHEST] = 0.0
+    """Recompute memory and soft excess for this `tau` (bytes) from the rest of the state."""
+    level, num_slots = state.level, len(state.held)
+    for slot in range(num_slots):
+        level[slot] = 0
     for tensor in range(len(net.tensors) - 1):
         size = net.tensors[tensor, SIZE]
         state.factors[tensor, UP], state.factors[tensor, DOWN] = math.exp(size / tau), math.exp(-size / tau)
         for i in range(state.tensors[tensor, INSTANCES]):
-            tree[width + state.spans[tensor, i, 0], HIGHEST] += size
-            if state.spans[tensor, i, 1] + 1 < width:
-                tree[width + state.spans[tensor, i, 1] + 1, HIGHEST] -= size
-    level = 0.0
-    for slot in range(width):
-        level += tree[width + slot, HIGHEST]
-        here = level
+            level[state.spans[tensor, i, 0]] += size
+            if state.spans[tensor, i, 1] + 1 < num_slots:
+                level[state.spans[tensor, i, 1] + 1] -= size
+    held = 0
+    for slot in range(num_slots):
+        held += level[slot]
+        level[slot] = held
         if state.held[slot] >= 0:
-            here += net.ops[state.held[slot], WORKSPACE]
-        tree[width + slot, HIGHEST] = here
-        tree[width + slot, SOFT] = math.exp(min(LARGEST, (here - budget) / tau))
-        tree[width + slot, PLUS], tree[width + slot, TIMES] = 0.0, 1.0
-    for node in range(width - 1, 0, -1):
-        tree[node, PLUS], tree[node, TIMES] = 0.0, 1.0
-        pull(tree, node)
+            level[slot] += net.ops[state.held[slot], WORKSPACE]
+        state.excess[slot] = math.exp(min(LARGEST, (level[slot] - budget) / tau))
+    for block in range(len(state.block_level)):
+        state.block_plus[block], state.block_times[block] = 0, 1.0
+        renew(state, block)
+    state.number[EVENTS] = 0
+    state.number[PEAK], state.total[0] = evaluate(state)
 
 
 @kernel
@@ -345,5 +415,6 @@ def fill(net, state, budget, tau):
             number[COST] += net.ops[op, OP_COST]
         note_repeated(state, op)
     for k in range(net.ops[0, OUTPUTS], net.ops[len(net.ops) - 1, OUTPUTS]):
-        update_spans(net, state, net.links[k])
+        tensor = net.links[k]
+        state.tensors[tensor, INSTANCES] = find_spans(net, state, tensor, state.spans, tensor)
     plant(net, state, budget, tau)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,25 +50,32 @@ def slot_graph(problem: Problem) -> SlotGraph:
 
 
 def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
-    """Return the sequence spread over `width` slots; memory and tree are filled in later."""
+    """Return the sequence spread over at least `width` slots; spans and memory are filled in later."""
     from remat.heuristics.annealing import slots_kernel as kernel
     from remat.heuristics.annealing.moves_kernel import CHAIN
 
     num_ops, num_tensors = len(net.ops) - 1, len(net.tensors) - 1
+    bits = math.ceil(math.log2(width) / 2)
+    blocks = -(-width >> bits)
+    width = blocks << bits
     slots = np.zeros((num_ops, MOST_RUNS + 1), dtype=np.int64)
     slots[sequence, occurrences(sequence)] = (np.arange(len(sequence)) * 2 + 1) * width // (2 * len(sequence))
     degree = int(np.diff(net.ops[:, [kernel.INPUTS, kernel.OUTPUTS]], axis=0).sum(axis=1).max(initial=1))
     touched = min(num_tensors, (CHAIN + 1) * degree) + 1
+    events = 4 * (touched * (MOST_RUNS + 1) + CHAIN + 1)
 
     def empty(*shape: int) -> Int:
         return np.zeros(shape, dtype=np.int64)
 
     state = kernel.SlotSchedule(
-        empty(num_ops, 3), empty(num_tensors + 1, 4), slots, empty(width), np.full(width, -1, dtype=np.int64),
-        empty(5), empty(num_tensors, MOST_RUNS + 1, 2), empty(touched, MOST_RUNS + 1, 2), empty(CHAIN + 1, 2),
-        np.zeros((2 * width, 4)), np.zeros((num_tensors, 2)),
+        ops=empty(num_ops, 3), tensors=empty(num_tensors + 1, 4), slots=slots, held=empty(width),
+        best=np.full(width, -1, dtype=np.int64), number=empty(kernel.NUMBERS),
+        spans=empty(num_tensors, MOST_RUNS + 1, 2), new_spans=empty(touched, MOST_RUNS + 1, 2),
+        chain=empty(CHAIN + 1, 2), level=empty(width), block_level=empty(blocks), block_plus=empty(blocks),
+        events=empty(2, events), excess=np.zeros(width), block_excess=np.zeros(blocks), block_times=np.ones(blocks),
+        event_factors=np.zeros(events), total=np.zeros(1), factors=np.zeros((num_tensors, 2)),
     )  # fmt: skip
     state.ops[:, kernel.RUNS] = np.bincount(sequence, minlength=num_ops)
     state.tensors[:, kernel.LAST_CHANGE] = -1
-    state.number[kernel.BEST] = -1
+    state.number[kernel.BEST], state.number[kernel.BITS] = -1, bits
     return state

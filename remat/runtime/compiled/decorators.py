@@ -12,11 +12,11 @@ from typing import Any
 from remat.runtime.compiled import places
 
 
-def inner(function: Callable[..., Any]) -> Any:
+def inner(function: Callable[..., Any], **more: bool) -> Any:
     """Compile a function of borrowed arrays that only kernels call.
 
     It has no wrapper for calls from Python: for dozens of arrays, compiling a wrapper takes as long as the function
-    itself. It must not allocate, see :func:`kernel`.
+    itself. It must not allocate, see :func:`kernel`. `more` are options of numba.
     """
     import numba  # noqa: F401  (first, and not a part of it: see `_compiled`)
     from numba.core.registry import CPUDispatcher
@@ -25,10 +25,20 @@ def inner(function: Callable[..., Any]) -> Any:
         def __call__(self, *arguments: object) -> None:  # else the process would crash
             raise TypeError(f"{function.__name__}() is compiled for other compiled functions only")
 
-    found = _compiled(function, no_cpython_wrapper=True)
+    found = _compiled(function, no_cpython_wrapper=True, **more)
     if type(found) is CPUDispatcher:  # false under NUMBA_DISABLE_JIT
         found.__class__ = Inner
     return found
+
+
+def inlined(function: Callable[..., Any], **more: bool) -> Any:
+    """Compile as :func:`inner`, into its callers: a call would pass all arrays of a state, seven words for each."""
+    return inner(function, forceinline=True, **more)
+
+
+def reordered(function: Callable[..., Any]) -> Any:
+    """Compile as :func:`inlined`; the order of additions may change, so that sums in loops are vectorized."""
+    return inlined(function, fastmath=True)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
