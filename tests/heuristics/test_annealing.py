@@ -155,7 +155,7 @@ def test_hot_rounds_restart_and_end_halfway_if_another_one_had_less_energy(monke
     """A second one follows the first if that gained, and some of the later ones are half as long."""
     monkeypatch.setattr(heuristic, "ROUND_MOVES", 2_000)
     problem = Problem(layered(100, 0.3, 2), "65%", "free")
-    call = HeuristicRun(SolveOptions(seed=1, threads=1), Drops().run(problem, RUN))
+    call = HeuristicRun(SolveOptions(seed=2, threads=1), Drops().run(problem, RUN))
     search = _Search(problem, AnnealingOptions(moves=1_000_000), call)
     rounds, add = [], search.kinds.add
     monkeypatch.setattr(search.kinds, "add", lambda *round_: (rounds.append(round_), add(*round_)))

@@ -25,6 +25,7 @@ from remat.problem.op_sequence import op_sequence, useful_schedule
 from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.compiled import KernelSet
+from remat.runtime.deadline import now
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 
@@ -60,7 +61,7 @@ WARM, WARM_MOVES = (0.5, 2.5), 0.5
 #: Moves per op below which a hot round does not reach the quality of a known schedule.
 LEAST_HOT = 2_000
 #: Share of the time up to the horizon for which rounds are planned, if this run is one of several turns.
-SHARE = 0.6
+SHARE = 0.8
 #: Minimum seconds between two reported schedules.
 TELL = 0.5
 
@@ -185,7 +186,8 @@ class _Search:
         self.told = -math.inf
         self.untold = self.enough = False
         self.lock = threading.Lock()
-        self.rate = 0.0
+        self.tried, self.spent = 0, 0.0
+        """Moves of all threads, and their seconds."""
         # If the first hot round gains, another one follows: results of single ones differ much by their seed.
         self.kinds = Turns({HOT_ROUND: 1.0, WARM_ROUND: 1.0}, {WARM_ROUND: ROUND_MOVES * num_ops})
         self.numbers = count()
@@ -273,8 +275,7 @@ class _Search:
         """Run one round of at most `most` moves; yield the moves of each batch."""
         from remat.heuristics.annealing.slots_kernel import BEST
 
-        # The whole round must fit into the remaining moves.
-        left = min(most, self.rate * self._planned()) if self.rate else most
+        left = min(most, self._possible())
         kind, begin, hot, before = self._kind(number, left)
         order = self.rounds[kind]
         self.rounds[kind] += 1
@@ -282,15 +283,23 @@ class _Search:
         per_op = FIRST_MOVES
         if number > 0:
             per_op = ROUND_MOVES * 2 ** ((number - 1) // ROUNDS) * (WARM_MOVES if kind == WARM_ROUND else 1)
-        steps = max(1, int(min(per_op * self.num_ops, left) / self.batch))
-        seeds = np.random.default_rng((self.call.seed, number)).integers(0, 2**31, steps).tolist()
+        left = min(per_op * self.num_ops, left)
+        random = np.random.default_rng((self.call.seed, number))
         state, done, way = self._state(begin), 0, PenaltyWeight(self.per_byte, met, STEP, RANGE)
+        along, judged = 0.0, kind != HOT_ROUND
         yield 0  # lets the caller check the clock
-        for step, seed in enumerate(seeds):
-            done += self._step(state, seed, step / max(1, steps - 1), hot, way)
+        while True:
+            done += self._step(state, int(random.integers(2**31)), along, hot, way)
             yield self.batch
-            if kind == HOT_ROUND and step == int(HALFWAY * steps) and not self._promising(state, way):
+            left -= self.batch
+            steps = int(min(left, self._possible()) / self.batch)  # it cools faster if time gets short
+            if along >= 1.0 or left < self.batch:
                 break
+            along += (1.0 - along) / max(1, steps)
+            if not judged and along > HALFWAY:
+                judged = True
+                if not self._promising(state, way):
+                    break
         cost = int(state.number[BEST])
         if number > 0:  # the first round gains from the start, not from the best schedule of another round
             with self.lock:
@@ -305,10 +314,16 @@ class _Search:
             self.halfway, least = min(energy, self.halfway), self.halfway
         return energy <= least
 
-    def _planned(self) -> float:
-        """Return the seconds for moves of this round and later ones."""
+    def _possible(self) -> float:
+        """Return the moves for which there is time, in this round and later ones."""
         horizon = self.call.horizon
-        return 0.95 * self.call.deadline.remaining if horizon is None else SHARE * horizon.remaining
+        seconds = 0.95 * self.call.deadline.remaining if horizon is None else SHARE * horizon.remaining
+        return self.rate * seconds if self.spent else math.inf
+
+    @property
+    def rate(self) -> float:
+        """Moves per second of a thread so far, at all temperatures: cold ones are several times as fast as hot ones."""
+        return self.tried / max(1e-9, self.spent)
 
     def _kind(self, number: int, left: float) -> tuple[str, Int, float, int | None]:
         """Return the next round: its kind, start, first temperature, and the cost to beat."""
@@ -327,7 +342,7 @@ class _Search:
         from remat.heuristics.annealing.moves_kernel import Energy, anneal
         from remat.heuristics.annealing.slots_kernel import BEST, PEAK
 
-        options, began = self.options, time.perf_counter()
+        options, began = self.options, now()
         heat = hot * (self.cold / hot) ** along
         width = self.budget * options.soft * (options.hard / options.soft) ** along
         over = max(0.0, float(state.number[PEAK]) - self.budget)
@@ -340,7 +355,8 @@ class _Search:
             met += moves * anneal(self.net, state, energy, -1 if done else seed, moves, self.fixed, options.again)
             done += moves
         way.follow(met / done)
-        self.rate = done / max(1e-9, time.perf_counter() - began)
+        with self.lock:
+            self.tried, self.spent = self.tried + done, self.spent + now() - began
         if state.number[BEST] >= 0 and (self.best_cost is None or state.number[BEST] < self.best_cost):
             with self.lock:
                 if self.best_cost is None or state.number[BEST] < self.best_cost:
