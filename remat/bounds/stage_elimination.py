@@ -22,7 +22,7 @@ MOST_EVENTS, MOST_STATES, MOST_TRANSITIONS, MOST_PARTIAL = 2, 20_000, 1_000_000,
 #: Most ops considered for the next decision.
 MOST_NEAR = 24
 #: First distance of the cost limit from the bound of the prices, in parts of it, and its factor.
-FIRST_GAP, WIDER = 1e-4, 5.0
+FIRST_GAP, WIDER = 1e-3, 4.0
 #: Bits of a state.
 BITS = 62
 #: Partial solutions of the same state, in order of cost, with which each one is compared for dominance.
@@ -66,6 +66,8 @@ class Layer(NamedTuple):
     """Group before the step, shape (solutions,)."""
     option: Int
     """Set of stages, shape (solutions,)."""
+    since: Int
+    """Number of the state before the step, shape (solutions,)."""
     ways: Float
     """Number of sequences of options that lead there, in proportion, shape (solutions,)."""
     begin: Int
@@ -193,7 +195,10 @@ class StageElimination:
         return Eliminated(bound)
 
     def another(self, rng: np.random.Generator) -> Bool:
-        """Return the live tensors of a random solution with the cost and memory of the one that :meth:`run` found."""
+        """Return the live tensors of a random solution with the cost and memory of the one that :meth:`run` found.
+
+        Systematic sampling: choices of one kind, as in repeated blocks, are spread evenly.
+        """
         return self._live(rng)
 
     # -- order of the decisions ----------------------------------------------------------------------------------------
@@ -352,7 +357,7 @@ class StageElimination:
         layers: list[Layer] = []
         count = 1
         for options, added, more, after, to_end in deadline.each(transitions, 16):
-            number = len(state)
+            number, origin = len(state), state
             row = (np.arange(len(options))[:, None] * count + state).ravel()
             cost = (added[:, None] + cost).ravel()
             held = (more[row].reshape(len(options), number, -1) + held).reshape(len(row), -1)
@@ -369,9 +374,10 @@ class StageElimination:
             best = np.flatnonzero(~_dominated(state[begin], held[begin]))
             if len(best) > MOST_PARTIAL:
                 cut, best = True, np.sort(best[np.argpartition(low[begin[best]], MOST_PARTIAL)[:MOST_PARTIAL]])
-            layers.append(Layer(source, options[keep // number], ways[source], begin[best], end[best]))
-            ways, begin = total[best] / total[best].max(), begin[best]
+            begin, end, option = begin[best], end[best], options[keep // number]
             state, cost, held = state[begin], cost[begin], held[begin]
+            layers.append(Layer(source, option, origin[source], ways[source], begin, end))
+            ways = total[best] / total[best].max()
         group = int(cost.argmin())
         return Found(int(cost[group]), layers, group), cut
 
@@ -379,12 +385,22 @@ class StageElimination:
         """Return the live tensors of a solution that was found, a random one or the first."""
         arrays, (_, layers, group) = self._arrays, self._found
         again = np.zeros(len(arrays.cost), dtype=np.int64)
-        for step, layer in zip(reversed(self._steps), reversed(layers), strict=True):
-            begin, end = layer.begin[group], layer.end[group]
-            if rng is not None and end - begin > 1:
-                ways = np.cumsum(layer.ways[begin:end])
-                begin += min(int(np.searchsorted(ways, rng.random() * ways[-1], side="right")), len(ways) - 1)
-            again[step.op], group = layer.option[begin], layer.source[begin]
+        credit: dict[tuple[int, ...], float] = {}
+        for (op, *_), layer in zip(reversed(self._steps), reversed(layers), strict=True):
+            chosen = layer.begin[group]
+            if rng is not None and layer.end[group] - chosen > 1:
+                alike = np.arange(chosen, layer.end[group])
+                shares = layer.ways[alike] / layer.ways[alike].sum()
+                kind = int(arrays.cost[op]), int(arrays.op_bytes[op])
+                pairs = zip(layer.option[alike], layer.since[alike], strict=True)
+                choices = [(*kind, *pair) for pair in pairs]
+                # A choice collects its share of the ways, and pays 1 when it is made; credits are random at first.
+                for choice, share in zip(choices, shares, strict=True):
+                    credit[choice] = credit.get(choice, rng.random()) + share
+                place = max(range(len(alike)), key=lambda each: credit[choices[each]])
+                credit[choices[place]] -= 1
+                chosen = alike[place]
+            again[op], group = layer.option[chosen], layer.source[chosen]
         requests = np.zeros(len(arrays.size), dtype=np.int64)
         np.bitwise_or.at(requests, arrays.edge_tensor, again[arrays.edge_consumer])
         live = np.zeros((self._count, len(arrays.size)), dtype=np.bool_)

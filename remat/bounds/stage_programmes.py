@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,8 +37,8 @@ from remat.schedule import Schedule
 LONGER = 1.5
 #: Share of the time of a programme for the elimination of ops.
 ELIMINATION = 0.4
-#: Most solutions of an elimination that are turned into schedules, and most ops of them in all; an op takes 10 µs.
-ALIKE, ALIKE_OPS = 32, 20_000
+#: Other solutions of an elimination that are turned into schedules: if one of 32 fits, the first or second does.
+ALIKE = 4
 #: Share of the time of a programme for the solver's own branch and bound, before sums are branched on.
 SOLVER = 0.5
 #: Seconds for a programme below which the solver has all of them.
@@ -45,6 +46,14 @@ BRANCHING = 8.0
 #: Number of ops above which the linear relaxation with the first event is solved by minimum cuts, and up to which it is
 #: on graphs other than training steps: those of 100,000 ops in random layers take minutes.
 CUT_OPS, MOST_CUT_OPS = 5_000, 20_000
+
+
+class Following(NamedTuple):
+    """Schedules that follow from a solution, the cheapest first, with the cost and peak of that."""
+
+    cost: int
+    peak: int
+    schedules: list[Schedule]
 
 
 class StageProgrammes:
@@ -126,7 +135,7 @@ class StageProgrammes:
             found.solve(deadline)
             self.infeasible |= found.infeasible
             self._raise(model, -(-found.bound // self.relaxation.unit), None)
-            self._cut = [] if found.best is None else self._following([found.best.live])
+            self._cut = [] if found.best is None else self._following([found.best.live]).schedules
         return self._cut
 
     def relax(self, model: Model, call: SolveOptions, enough: int | None = None) -> Tightened:
@@ -231,28 +240,21 @@ class StageProgrammes:
         If none fits, some of those that follow from other solutions of an elimination precede them.
         """
         live = [stage.live for stage in self.relaxation.stages[:-1]]
-        found = self._following([(values[np.maximum(columns, 0)] > 0.5) & (columns >= 0) for columns in live])
-        search = self._search
-        if search is None or search.relaxation is not self.relaxation:
-            return found
-        best, rng = self._rank(found[0]), np.random.default_rng(0)
-        for _ in range(min(ALIKE, ALIKE_OPS // len(self.problem.graph.ops))):
-            if best[1] <= self.budget:
-                break
-            others = self._following(list(search.another(rng)))
-            if (rank := self._rank(others[0])) < best:
-                best, found = rank, others
-        return found
+        best = self._following([(values[np.maximum(columns, 0)] > 0.5) & (columns >= 0) for columns in live])
+        search, rng = self._search, np.random.default_rng(0)
+        if search is not None and search.relaxation is self.relaxation:
+            for _ in range(ALIKE):
+                if best.peak <= self.budget:
+                    break
+                best = min(best, self._following(list(search.another(rng))), key=lambda each: (each.cost, each.peak))
+        return best.schedules
 
-    def _following(self, held: list[Bool]) -> list[Schedule]:
-        """Return schedules that hold tensors at the events, the cheapest first."""
+    def _following(self, held: list[Bool]) -> Following:
+        """Return schedules that hold tensors at the events."""
         found = [schedule_of_held(self.problem, self.relaxation.events, held, ahead=ahead) for ahead in (False, True)]
-        return sorted(found, key=self._rank)
-
-    def _rank(self, schedule: Schedule) -> tuple[int, int]:
-        """Return cost and peak of a schedule."""
-        run = self.problem.simulate(schedule)
-        return run.cost, run.peak
+        runs = [self.problem.simulate(schedule) for schedule in found]
+        first = min((0, 1), key=lambda number: (runs[number].cost, runs[number].peak))
+        return Following(runs[first].cost, runs[first].peak, found if first == 0 else found[::-1])
 
     def widen(self, schedule: Schedule, most: int = 3) -> bool:
         """Make at most `most` events of the steps where a schedule exceeds the budget most; return True if any are new.
