@@ -6,14 +6,14 @@ their recomputations, as a schedule of the step without them. Our budget is that
 model and one validator. Weights and arguments are fake, so a size needs no memory.
 
     python benchmarks/bench_torch_checkpointing.py [--models gpt2,bert] [--seconds 30] [--costs roofline:A100]
-        [--layers 4] [--width 512] [--length 512] [--batch 8] [--prove 120] [--output rows.json]
+        [--layers 4] [--width 512] [--length 512] [--batch 8] [--prove 120] [--gap 0] [--output rows.json]
 
 ``--measure`` runs one step of each model with its checkpoints, with real weights, and compares the peak of storages
 with the prediction. "at least" is a lower bound of the ratio. The verdict is "optimal" if no schedule of the reference
 order costs less. "optimal to 1e-4" and "least to 0.005" say that none costs less by that share, or has a ratio lower by
 that. It is "yes" if the ratio is at most 0.6, and "not possible" if the bound alone excludes 0.6. A search ends after
-``--seconds`` of wall time. With ``--prove``, programmes of the stage bound follow where a gap remains. On a busy
-machine, the processor time in this process (last column) says how much of it was work.
+``--seconds`` of wall time. With ``--prove``, programmes of the stage bound follow where a gap above ``--gap`` remains.
+On a busy machine, the processor time in this process (last column) says how much of it was work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from remat.torch.peers import schedule_of_trace
 
 #: Largest ratio of extra times that counts as won, and distance to the bound that counts as none.
 AIM, CLOSE = 0.6, 0.005
-#: Relative gap of costs at which a proof ends: the verdict "optimal to 1e-4".
+#: Relative gap of costs of the verdict "optimal to 1e-4".
 GAP = 1e-4
 
 
@@ -165,7 +165,7 @@ MODELS: dict[str, Callable[[Sizes], Case]] = {
 def checkpointed(model: nn.Module) -> nn.Module:
     """Return a copy that checkpoints itself: by its own method, or around each of its blocks."""
     model = copy.deepcopy(model)
-    if hasattr(model, "gradient_checkpointing_enable"):
+    if getattr(model, "supports_gradient_checkpointing", False):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return model
     for block in _blocks(model):
@@ -208,8 +208,8 @@ def row(name: str, sizes: Sizes, options: argparse.Namespace) -> dict[str, Any]:
     found = solve(problem, "auto", stop=options.seconds)
     assert found.schedule is not None
     best, bound = found.schedule, found.bound
-    if options.prove and not _near(problem.validate(best), bound):
-        best, bound = proved(problem, best, bound, options.prove)
+    if options.prove and not _near(problem.validate(best), bound, options.gap):
+        best, bound = proved(problem, best, bound, options)
     seconds = time.process_time() - begun
     mine = problem.validate(best)
     measured = _measured(own, args, kwargs) if options.measure else None
@@ -219,16 +219,18 @@ def row(name: str, sizes: Sizes, options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def proved(problem: Problem, schedule: Schedule, bound: int | None, seconds: float) -> tuple[Schedule, int]:
+def proved(
+    problem: Problem, schedule: Schedule, bound: int | None, options: argparse.Namespace
+) -> tuple[Schedule, int]:
     """Return the best schedule found and a bound, by programmes of the stage bound with one more event at a time.
 
-    Each is solved for a cost below the known one by :data:`GAP`: easier to refute than any lower cost.
+    Each is solved for a cost below the known one by the gap: easier to refute than any lower cost.
     """
-    programmes, drops, deadline = StageProgrammes(problem), Drops(), Deadline.after(seconds)
+    programmes, drops, deadline = StageProgrammes(problem), Drops(), Deadline.after(options.prove)
     drops.prepared(deadline)
     best, known = schedule, problem.validate(schedule)
-    while not deadline.expired and not _near(known, programmes.value):
-        call, aim = SolveOptions(deadline, 1), math.ceil((known.cost or 0) * (1 - GAP))
+    while not deadline.expired and not _near(known, programmes.value, options.gap):
+        call, aim = SolveOptions(deadline, 1), math.ceil((known.cost or 0) * (1 - options.gap))
         relaxed = programmes.relax(programmes.build(deadline), call, aim)
         values, _ = programmes.solve(Highs(), relaxed, call, aim)
         if values is None:
@@ -244,9 +246,9 @@ def proved(problem: Problem, schedule: Schedule, bound: int | None, seconds: flo
     return best, max(bound or 0, programmes.value)
 
 
-def _near(certificate: Certificate, bound: int | None) -> bool:
-    """Return True if a bound leaves a relative gap of at most :data:`GAP`."""
-    return bound is not None and certificate.cost is not None and certificate.cost - bound <= GAP * certificate.cost
+def _near(certificate: Certificate, bound: int | None, gap: float) -> bool:
+    """Return True if a bound leaves at most a relative gap."""
+    return bound is not None and certificate.cost is not None and certificate.cost - bound <= gap * certificate.cost
 
 
 def compared(name: str, peer: Certificate, mine: Certificate, bound: int | None, base: int) -> dict[str, Any]:
@@ -258,7 +260,7 @@ def compared(name: str, peer: Certificate, mine: Certificate, bound: int | None,
     least_found = ratio is not None and least is not None and ratio - least < CLOSE
     if bound == mine.cost:
         verdict = "optimal"
-    elif _near(mine, bound):
+    elif _near(mine, bound, GAP):
         verdict = "optimal to 1e-4"
     elif least_found:
         verdict = "least to 0.005"
@@ -287,6 +289,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--prove", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--gap", type=float, default=GAP, help="relative gap at which a proof ends")
     parser.add_argument("--costs", default="roofline:A100")
     for word, value in (("layers", 4), ("width", 512), ("length", 512), ("batch", 8)):
         parser.add_argument(f"--{word}", type=int, default=value)
