@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-
-import numpy as np
 
 from remat.bounds.base import Bound, bound_on_peak
-from remat.bounds.live_set_game import LiveSetGame, Stage
+from remat.bounds.live_set_game import LiveSetGame, Question
+from remat.bounds.live_set_schedule import Computes
 from remat.bounds.peak_bounds import structural_bound
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE
 from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
 
-#: Ops of the largest graph: each set takes a bit per tensor.
+#: Ops of the largest graph: each tensor takes a bit per tensor.
 MOST_OPS = 5_000
-#: Sets evaluated for each op, in rounds: refutations are often short, and most sets of others are vain.
-ROUNDS = 30, 300, 3_000, 30_000
-#: Computes of the longest schedule that is built.
-MOST_COMPUTES = 200_000
+#: Efforts of the searches, in rounds: refutations are often short, and most sets of others are vain.
+EFFORTS = 20, 100, 500, 2_500, 12_500
+#: Share by which the memory rises after a search for an op that gave up; it doubles at the next one for the same op.
+RISE = 0.01
+#: Memory of schedules, relative to the least that suffices: the first that keeps the limit of computes counts.
+ROOMS = 1.0, 1.01, 1.03, 1.1, 1.3, 2.0
+#: Most tensors to keep that are searched for: each set has as many steps to try.
+MOST_KEPT = 64
 
 
 def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None) -> Bound:
@@ -33,8 +35,7 @@ def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None
     over the tensors to keep.
 
     It is exact up to two relaxations: one contribution completes an accumulation buffer, and limits of computes are
-    ignored. Sets are explored while memory stays within the best bound so far; if none is left, the bound rises to the
-    least memory beyond it. Beyond the last of :data:`ROUNDS`, the bound so far stands.
+    ignored. See :class:`LiveSetSearch`.
 
     Parameters
     ----------
@@ -61,60 +62,105 @@ def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None
     >>> structural_bound(problem).value, live_set_bound(problem).value
     (13, 16)
     """
-    return live_set_search(problem, deadline=deadline)[0]
+    search = LiveSetSearch(problem)
+    search.run(Deadline.of(deadline))
+    return search.bound()
 
 
-def live_set_search(problem: Problem, *, deadline: float | Deadline | None = None) -> tuple[Bound, Schedule | None]:
-    """Return :func:`live_set_bound`, and a schedule close to it if the search decided all ops and may recompute all.
+class LiveSetSearch:
+    """Search for the least memory in which the inputs of each op can be live, from below and from above.
 
-    The schedule computes the inputs of each op, in the reference order, by the steps that the search found, from what
-    is still live or from nothing. So its peak exceeds the bound by no more than the tensors to keep. It may be very
-    expensive; beyond :data:`MOST_COMPUTES` it is None.
+    A *pass* visits the ops in the reference order, with a memory that starts at the bound. If the inputs of an op
+    cannot be live within it, the bound and the memory rise to the least memory beyond. If the search gives up, the
+    memory rises by :data:`RISE`. At the end of a pass, all inputs can be live within the largest memory. Further passes
+    halve the interval between the bound and the least such memory. Where they give up, they aim higher, and when the
+    interval is used up, the next round searches longer. A later call of :meth:`run` continues the search.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its budget is ignored, except for :meth:`bound`.
+
+    Attributes
+    ----------
+    low, high : int
+        Bytes that are necessary, and bytes that suffice for all inputs in turn; without constant bytes.
     """
-    began, clock, first = time.monotonic(), Deadline.of(deadline), structural_bound(problem)
-    if problem.can_move or len(problem.graph.ops) > MOST_OPS:
-        return first, None
-    game = LiveSetGame(problem)
-    bound, cause = (first.value or 0) - problem.constant_bytes, ""
-    graph, arrays = problem.graph, problem.graph.arrays
-    end = len(graph.ops)
-    goals = [(end, game.kept), *((op, game.reads[op]) for op in np.argsort(-arrays.op_bytes, kind="stable").tolist())]
-    stages: dict[int, tuple[Stage, ...]] = {}
-    for most in ROUNDS:
-        for op, goal in goals:
-            if clock.expired:
-                break
-            if op in stages:
-                continue
-            found = game.least(goal, bound, most, clock)
-            if found.peak > bound:
-                bound, cause = found.peak, graph.op_names[op] if op < end else ""
-            if found.stages is not None:
-                stages[op] = found.stages
-    bound += problem.constant_bytes
-    schedule = _schedule(problem, game, stages) if stages.keys() >= set(range(end)) else None
-    if bound == first.value:
-        return first, schedule
-    return bound_on_peak(problem, bound, "the live set bound", EVERY_SCHEDULE, cause=cause, began=began), schedule
 
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self._began = problem, time.monotonic()
+        self._first = structural_bound(problem)
+        self.low = (self._first.value or 0) - problem.constant_bytes
+        self.high: int | None = None
+        self._cause, self._vain, self._round = "", self.low, 0
+        applies = not problem.can_move and len(problem.graph.ops) <= MOST_OPS
+        self.game = LiveSetGame(problem) if applies else None
 
-def _schedule(problem: Problem, game: LiveSetGame, stages: Mapping[int, tuple[Stage, ...]]) -> Schedule | None:
-    """Return the schedule that computes the inputs of each op by its stages, then the op.
+    def bound(self) -> Bound:
+        """Return the bound so far."""
+        value = self.low + self.problem.constant_bytes
+        if value == self._first.value:
+            return self._first
+        return bound_on_peak(
+            self.problem, value, "the live set bound", EVERY_SCHEDULE, cause=self._cause, began=self._began
+        )
 
-    What is to be kept stays live from its last compute. None if some op may not run that often, or a tensor has several
-    writers.
-    """
-    graph, arrays = problem.graph, problem.graph.arrays
-    if any(limit is not None for limit in problem.compute_limits) or any(len(each) > 1 for each in game.writers):
-        return None
-    computes: list[int] = []
-    live = 0
-    for op in arrays.order.tolist():
-        if game.reads[op] & ~live:
-            start = max(place for place, stage in enumerate(stages[op]) if not stage.live & ~live)
-            computes += [each for stage in stages[op][start:] for each in stage.ops]
-        computes.append(op)
-        live = game.reads[op] | game.writes[op]
-        if len(computes) > MOST_COMPUTES:
+    def run(self, clock: Deadline) -> None:
+        """Search until the interval is closed, the last round is over, or the deadline."""
+        if self.game is None:
+            return
+        self.game.clock = clock
+        while not clock.expired and self._round < len(EFFORTS) and self.high != self.low:
+            if self.high is None:
+                self._pass(self.game, self.low)
+            elif self._vain + 1 < self.high:
+                self._pass(self.game, (max(self._vain, self.low) + self.high) // 2)
+            else:
+                self._round, self._vain = self._round + 1, self.low
+
+    def _pass(self, game: LiveSetGame, memory: int) -> None:
+        """Decide for the inputs of each op, and for the tensors to keep, whether they can be live within `memory`."""
+        effort, names = EFFORTS[self._round], self.problem.graph.op_names
+        goals = [(names[op], game.reads[op]) for op in game.order]
+        if len(game.kept) <= MOST_KEPT:
+            goals.append(("", game.kept))
+        for name, goal in goals:
+            rise = RISE
+            while game.upper(goal) > memory:
+                decided = game.decide(goal, Question(memory, effort))
+                if game.clock.expired:
+                    return
+                lower = game.lower(goal)
+                if lower > self.low:
+                    self.low, self._cause = int(lower), name
+                if decided:
+                    break
+                if decided is None:
+                    self._vain = max(self._vain, memory)
+                    if self.high is not None:
+                        return
+                    memory, rise = max(memory + 1, int(memory * (1 + rise))), 2 * rise
+                elif self.high is not None and lower > memory:
+                    return
+                memory = max(memory, self.low)
+        self.high = max(self.low, *(int(game.upper(goal)) for _, goal in goals))
+
+    def schedule(self, limit: int, clock: Deadline) -> Schedule | None:
+        """Return a schedule with a peak below `limit`; None if the search implies none that is short enough.
+
+        Its peak is at most :attr:`high` and the tensors to keep. If that takes more computes than
+        :data:`remat.bounds.live_set_schedule.MOST_COMPUTES`, more memory keeps more of them: see :data:`ROOMS`. There
+        is none if some op may not run again, or if a tensor has several writers.
+        """
+        if self.game is None or self.high is None or any(most is not None for most in self.problem.compute_limits):
             return None
-    return Schedule.of_computes(graph, computes, source="live set search")
+        if any(len(each) > 1 for each in self.game.writers):
+            return None
+        for room in ROOMS:
+            memory = int(self.high * room)
+            if memory + self.problem.constant_bytes >= limit or clock.expired:
+                return None
+            schedule = Computes(self.game, memory).schedule()
+            if schedule is not None:
+                return schedule
+        return None

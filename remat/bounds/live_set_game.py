@@ -1,8 +1,8 @@
-"""Search backwards over sets of live tensors: the least peak at which a set can be live, and steps that reach it."""
+"""Search backwards over sets of live tensors: the least memory in which a set can be live, and steps that reach it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -11,152 +11,295 @@ from typing import NamedTuple
 import numpy as np
 
 from remat.problem import Problem
-from remat.runtime.bits import bits, numbers
+from remat.runtime.bits import bits
 from remat.runtime.deadline import Deadline
 
+#: Tensors that must be live together, numbered in the reference order of their writers.
+Live = frozenset[int]
 
-class Stage(NamedTuple):
-    """Ops that lead from one set of live tensors to another."""
+#: Ops of the longest computation of a tensor from others that is tried.
+MOST_LOCAL = 60
+#: Searches within searches: each takes some frames of the interpreter's stack.
+MOST_NESTED = 40
+#: Smallest effort of a search within another.
+LEAST_EFFORT = 20
+#: Bytes beyond all memory.
+ENDLESS = 1 << 62
 
-    live: int
-    ops: tuple[int, ...]
+
+class Question(NamedTuple):
+    """Bytes within which sets are to be live, and the effort and the depth of the search that asks."""
+
+    memory: int
+    effort: int
+    depth: int = 0
+
+    def within(self, held: int) -> Question:
+        """Return the question for a search within this one, while `held` bytes stay live."""
+        return Question(self.memory - held, max(LEAST_EFFORT, self.effort // 2), self.depth + 1)
 
 
-class Reached(NamedTuple):
-    """Least peak at which a goal can be live, or a bound on it; `stages` lead there, None if it is only a bound."""
+class Steps(NamedTuple):
+    """Steps backwards to a set: ops, and tensors computed from nothing as negative numbers ``-1 - tensor``."""
 
+    live: Live
     peak: int
-    stages: tuple[Stage, ...] | None
+    backwards: list[int]
 
 
 @dataclass
 class LiveSetGame:
-    """Sets of tensors that ops write, as bits numbered in the reference order, and steps backwards between them."""
+    """Sets of tensors that ops write, and steps backwards between them.
+
+    All that a search proves about a set is recorded for the next ones: the least memory in which it is known to be
+    live, with the steps, and a bound on this memory.
+    """
 
     problem: Problem
-    sizes: list[int] = field(init=False)
-    writers: list[list[int]] = field(init=False)
-    reads: list[int] = field(init=False)
-    writes: list[int] = field(init=False)
-    kept: int = field(init=False)
+    clock: Deadline = field(default_factory=Deadline)
+    steps: dict[Live, Steps] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         arrays = self.problem.graph.arrays
-        last = arrays.producers.highest(arrays.position, -1)
-        order = np.argsort(last, kind="stable")
-        bit, own = np.argsort(order, kind="stable").tolist(), ~arrays.is_input
-        self.sizes = arrays.size[order].tolist()
-        self._position = arrays.position.tolist()
+        order = np.argsort(arrays.producers.highest(arrays.position, -1), kind="stable")
+        number, own = np.argsort(order, kind="stable").tolist(), ~arrays.is_input
+        self.size: list[int] = arrays.size[order].tolist()
+        self.position, self.order = arrays.position.tolist(), arrays.order.tolist()
         producers = arrays.producers.shared_lists()
-        self.writers = [sorted(producers[tensor], key=self._position.__getitem__) for tensor in order.tolist()]
+        self.writers = [sorted(producers[tensor], key=self.position.__getitem__) for tensor in order.tolist()]
         tables = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
-        self.reads, self.writes = ([bits(bit[t] for t in row if own[t]) for row in table] for table in tables)
-        self._inputs, self._outputs = ([list(numbers(row)) for row in rows] for rows in (self.reads, self.writes))
-        self.kept = bits(bit[t] for t in np.flatnonzero(self.problem.kept & own).tolist())
-        self._needs = arrays.op_bytes.tolist()
-        self._produced: dict[tuple[int, int], tuple[int, ...] | None] = {}
-        self._bound = -1
+        self.reads, self.writes = ([frozenset(number[t] for t in row if own[t]) for row in table] for table in tables)
+        self.kept: Live = frozenset(number[t] for t in np.flatnonzero(self.problem.kept & own).tolist())
+        self.needs: list[int] = arrays.op_bytes.tolist()
+        self._touched = [read | written for read, written in zip(self.reads, self.writes, strict=True)]
+        self._before = [0] * len(self.size)
+        for op in self.order:
+            sources = bits(self.reads[op])
+            for tensor in self.reads[op]:
+                sources |= self._before[tensor]
+            for tensor in self.writes[op]:
+                self._before[tensor] |= sources
+        self._upper: dict[Live, int] = {frozenset(): 0}
+        self._lower: dict[Live, float] = {}
+        self._vain: dict[Live, Question] = {}
+        self._local: dict[tuple[int, Live], Steps | int] = {}
 
-    def least(self, goal: int, bound: int, most: int, clock: Deadline) -> Reached:
-        """Return the least peak at which the tensors of `goal` can be live together, at least `bound`.
+    # -- what is known -----------------------------------------------------------------------------------------------
 
-        Beyond `most` sets or at the deadline, return a bound on it. Sets whose last op comes first in the reference
-        order are expanded first, and of those the smallest.
+    def upper(self, live: Live) -> int:
+        """Return the least memory in which a set is known to be live; :data:`ENDLESS` if none is known."""
+        return self._upper.get(live, ENDLESS)
+
+    def lower(self, live: Live) -> float:
+        """Return a bound on the memory in which a set can be live; infinite if it never can."""
+        return max(self._lower.get(live, 0), *(self._lower.get(frozenset((tensor,)), 0) for tensor in live), 0)
+
+    def decide(self, goal: Live, asked: Question) -> bool | None:
+        """Return True if a set can be live within the memory, and False if it cannot; None: not decided.
+
+        The search gives up at the deadline, or when as many more sets as the effort brought it no closer to the start
+        of the reference order. Sets whose last op comes first in this order are expanded first, and of those the
+        smallest.
         """
-        while not clock.expired:
-            self._bound, self._produced = bound, {}
-            beyond, start = inf, self._reduced(goal)
-            after: dict[int, tuple[int, int]] = {start: (-1, goal)}
-            queue = [(start.bit_length(), self._bytes(start), start)]
-            while queue:
-                live = heappop(queue)[-1]
-                if not live:
-                    return Reached(bound, self._stages(after, goal))
-                if len(after) > most or clock.expired:
-                    return Reached(bound, None)
-                for op in {op for tensor in numbers(live) for op in self.writers[tensor]}:
-                    memory = self._memory(op, live)
-                    if memory > bound:
-                        beyond = min(beyond, memory)
-                        continue
-                    before = self._reduced(self._before(op, live))
-                    if before not in after:
-                        after[before] = op, live
-                        heappush(queue, (before.bit_length(), self._bytes(before), before))
-            bound = int(beyond)
-        return Reached(bound, None)
+        if self.upper(goal) <= asked.memory:
+            return True
+        if self.lower(goal) > asked.memory:
+            return False
+        vain = self._vain.get(goal)
+        if vain and vain.memory >= asked.memory and vain.effort >= asked.effort:
+            return None
+        first = self._reduced(goal, asked)
+        visits: dict[Live, tuple[Live | None, Steps]] = {first.live: (None, first)}
+        beyond, reached = inf, first.live if self.upper(first.live) <= asked.memory else None
+        if self.lower(first.live) > asked.memory:
+            beyond = self.lower(first.live)
+        elif reached is None:
+            queue, progress = [self._entry(first.live, 0)], (max(first.live), 1)
+            while queue and reached is None:
+                last, *_, live = heappop(queue)
+                if last < progress[0]:
+                    progress = last, len(visits)
+                if self.clock.expired:
+                    return None
+                if len(visits) - progress[1] > asked.effort:
+                    self._vain[goal] = asked
+                    return None
+                new, exceeded = self._expand(live, visits, asked)
+                beyond = min(beyond, exceeded)
+                reached = next((before for before in new if self.upper(before) <= asked.memory), None)
+                for before in new:
+                    heappush(queue, self._entry(before, len(visits)))
+        if reached is not None:
+            self._record(goal, reached, visits)
+            return True
+        for live in (goal, *visits):
+            self._lower[live] = max(beyond, self._lower.get(live, 0))
+        return False
 
-    def _stages(self, after: dict[int, tuple[int, int]], goal: int) -> tuple[Stage, ...]:
-        """Return the stages from the empty set to `goal`."""
-        stages, live, op = [], 0, -1
+    def _entry(self, live: Live, number: int) -> tuple[int, int, int, Live]:
+        """Return a set with its place in the queue of a search."""
+        return max(live, default=-1), self._bytes(live), number, live
+
+    def _expand(
+        self, live: Live, visits: dict[Live, tuple[Live | None, Steps]], asked: Question
+    ) -> tuple[list[Live], float]:
+        """Return new sets from which `live` is reached by a last step, and the least memory of those that exceed it."""
+        new, beyond = [], inf
+        for op in self._last_ops(live):
+            needed = self._memory(op, live)
+            if needed > asked.memory:
+                beyond = min(beyond, needed)
+                continue
+            before = self._reduced((live - self.writes[op]) | self.reads[op], asked)
+            if before.live in visits:
+                continue
+            visits[before.live] = live, Steps(before.live, max(needed, before.peak), [op, *before.backwards])
+            bound = self.lower(before.live)
+            if bound > asked.memory:
+                beyond = min(beyond, bound)
+            else:
+                new.append(before.live)
+        return new, beyond
+
+    def _record(self, goal: Live, reached: Live, visits: dict[Live, tuple[Live | None, Steps]]) -> None:
+        """Record the sets from `reached`, which is known, to the goal."""
+        after, steps = visits[reached]
+        peak = self._upper[reached]
         while True:
-            op, following = after[live]
-            whole = goal if op < 0 else self._before(op, following)
-            stages.append(Stage(live, (*self._restored(whole), *((op,) if op >= 0 else ()))))
-            if op < 0:
-                return tuple(stages)
-            live = following
+            target, peak = goal if after is None else after, max(peak, steps.peak)
+            if target != steps.live and peak < self.upper(target):
+                self._upper[target], self.steps[target] = peak, steps
+            peak = self._upper[target]
+            if after is None:
+                return
+            after, steps = visits[after]
 
-    def _reduced(self, live: int) -> int:
-        """Leave out tensors that can be computed while the others stay live: the smaller set suffices."""
-        return live & ~bits(tensor for tensor, _ in self._left_out(live))
+    # -- smaller sets ------------------------------------------------------------------------------------------------
 
-    def _restored(self, live: int) -> list[int]:
-        """Return the ops that compute the tensors that :meth:`_reduced` leaves out of a set."""
-        return [op for _, ops in reversed(list(self._left_out(live))) for op in ops]
+    def _reduced(self, live: Live, asked: Question) -> Steps:
+        """Return a smaller set that can be live within the memory exactly if `live` can.
 
-    def _left_out(self, live: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield the tensors that :meth:`_reduced` leaves out, the last one first, and the ops that compute each."""
-        for tensor in reversed(list(numbers(live))):
-            others = live & ~(1 << tensor)
-            ops = self._production(tensor, others)
-            if ops is not None:
-                live = others
-                yield tensor, ops
+        It leaves out tensors that can be computed while the others stay live. Inputs of an op take the place of its
+        outputs if they have no more bytes, and no other tensor of the set depends on these outputs.
+        """
+        peak, changed = 0, True
+        backwards: list[int] = []
+        while changed and live:
+            changed = False
+            for tensor in sorted(live, reverse=True):
+                others = live - {tensor}
+                made = self._made(tensor, others, asked) if others else None
+                if made is not None:
+                    live, peak, changed = others, max(peak, made.peak), True
+                    backwards += made.backwards
+            for op in self._last_ops(live):
+                before = self._forced(op, live, asked.memory)
+                if before is not None:
+                    peak, changed = max(peak, self._memory(op, live)), True
+                    live = before
+                    backwards.append(op)
+                    break
+        return Steps(live, peak, backwards)
 
-    def _production(self, tensor: int, held: int) -> tuple[int, ...] | None:
-        """Return the ops, each once in the reference order, that compute a tensor from held ones within the bound."""
-        key = tensor, held
-        if key not in self._produced:
-            ops = self._ancestors(tensor, held)
-            self._produced[key] = tuple(ops) if self._fits(ops, tensor, held) else None
-        return self._produced[key]
+    def _forced(self, op: int, live: Live, memory: int) -> Live | None:
+        """Return the set before a last step of `op` if that step is as good as any other; otherwise None."""
+        outputs, more = self.writes[op] & live, self.reads[op] - live
+        if self._bytes(more) > self._bytes(outputs) or self._memory(op, live) > memory:
+            return None
+        if any(len(self.writers[tensor]) > 1 for tensor in outputs):
+            return None
+        others = live - outputs
+        if any(self._before[other] >> tensor & 1 for tensor in outputs for other in others):
+            return None
+        return others | more
 
-    def _ancestors(self, tensor: int, held: int) -> list[int]:
-        """Return the ops that a tensor depends on besides those of held tensors, in the reference order."""
-        stack = [self.writers[tensor][0]] if self.writers[tensor] else []
+    def _made(self, tensor: int, others: Live, asked: Question) -> Steps | None:
+        """Return the steps that compute a tensor within the memory while others stay live; None if none are found."""
+        local = self._made_from(tensor, others, asked)
+        if local is not None:
+            return local
+        held = self._bytes(others)
+        if not self._from_nothing(tensor, held, asked):
+            return None
+        return Steps(others, self._upper[frozenset((tensor,))] + held, [-1 - tensor])
+
+    def _from_nothing(self, tensor: int, held: int, asked: Question) -> bool:
+        """Return True if a tensor can be computed from nothing while `held` bytes stay live."""
+        if self.upper(frozenset((tensor,))) + held <= asked.memory:
+            return True
+        impossible = self.needs[self.writers[tensor][0]] + held > asked.memory
+        if impossible or asked.depth >= MOST_NESTED or self.clock.expired:
+            return False
+        return bool(self.decide(frozenset((tensor,)), asked.within(held)))
+
+    def _made_from(self, tensor: int, others: Live, asked: Question) -> Steps | None:
+        """Return the steps that compute a tensor from others, which stay live; None if none are found.
+
+        Ops that depend on the others run once each, in the reference order; other inputs are computed from nothing.
+        """
+        known = self._local.get((tensor, others), -1)
+        if isinstance(known, int):
+            if known >= asked.memory:
+                return None
+        elif known.peak <= asked.memory:
+            return known
+        held = bits(others)
+        ops = self._between(tensor, others, held) if self._before[tensor] & held else None
+        found = self._simulated(ops, tensor, others, asked) if ops else None
+        self._local[tensor, others] = found or (asked.memory if ops else ENDLESS)
+        return found
+
+    def _between(self, tensor: int, others: Live, held: int) -> list[int] | None:
+        """Return the ops between others and a tensor in the reference order; None if they are too many."""
+        stack = [self.writers[tensor][0]]
         found = set(stack)
         while stack:
-            for read in self._inputs[stack.pop()]:
+            for read in self.reads[stack.pop()] - others:
                 writer = self.writers[read][0]
-                if not held >> read & 1 and writer not in found:
+                if self._before[read] & held and writer not in found:
                     found.add(writer)
                     stack.append(writer)
-        return sorted(found, key=self._position.__getitem__)
+            if len(found) > MOST_LOCAL:
+                return None
+        return sorted(found, key=self.position.__getitem__)
 
-    def _fits(self, ops: Sequence[int], tensor: int, held: int) -> bool:
-        """Return True if ops, run in turn while some tensors stay live, keep the bound."""
-        sizes, live = self.sizes, self._bytes(held)
-        last = {read: op for op in ops for read in self._inputs[op]}
+    def _simulated(self, ops: list[int], tensor: int, others: Live, asked: Question) -> Steps | None:
+        """Return the steps if ops, run in turn while others stay live, keep the memory."""
+        last = {read: op for op in ops for read in self.reads[op]}
+        live, size, peak = set(others), self._bytes(others), 0
+        steps: list[int] = []
         for op in ops:
-            touched = sum(sizes[read] for read in self._inputs[op])
-            touched += sum(sizes[written] for written in self._outputs[op] if held >> written & 1)
-            if live - touched + self._needs[op] > self._bound:
-                return False
-            live += sum(
-                sizes[written] for written in self._outputs[op]
-                if not held >> written & 1 and (written in last or written == tensor)
-            )  # fmt: skip
-            live -= sum(sizes[read] for read in self._inputs[op] if last[read] == op and not held >> read & 1)
-        return True
+            for read in sorted(self.reads[op] - live, key=self.size.__getitem__, reverse=True):
+                if not self._from_nothing(read, size, asked):
+                    return None
+                peak = max(peak, self._upper[frozenset((read,))] + size)
+                live.add(read)
+                size += self.size[read]
+                steps.append(-1 - read)
+            needed = self.needs[op] + size - self._bytes(self._touched[op] & live)
+            if needed > asked.memory:
+                return None
+            peak = max(peak, needed)
+            steps.append(op)
+            new = {written for written in self.writes[op] - live if written in last or written == tensor}
+            old = {read for read in self.reads[op] if last[read] == op} - others
+            size += self._bytes(new) - self._bytes(old)
+            live = (live | new) - old
+        return Steps(others, peak, steps[::-1])
 
-    def _before(self, op: int, live: int) -> int:
-        """Return the tensors that must be live before a step of `op`, so that those of `live` are after it."""
-        return (live & ~self.writes[op]) | self.reads[op]
+    def _last_ops(self, live: Live) -> Iterator[int]:
+        """Yield the ops that may have run last before a set is live, each once, those of the last tensors first."""
+        seen = set()
+        for tensor in sorted(live, reverse=True):
+            for op in self.writers[tensor]:
+                if op not in seen:
+                    seen.add(op)
+                    yield op
 
-    def _memory(self, op: int, live: int) -> int:
+    def _memory(self, op: int, live: Live) -> int:
         """Return the memory of a step of `op` with the tensors of `live`."""
-        return int(self._needs[op]) + self._bytes(live & ~(self.reads[op] | self.writes[op]))
+        return self.needs[op] + self._bytes(live - self._touched[op])
 
-    def _bytes(self, live: int) -> int:
-        return sum(self.sizes[tensor] for tensor in numbers(live))
+    def _bytes(self, tensors: Live | set[int]) -> int:
+        size = self.size
+        return sum([size[tensor] for tensor in tensors])

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 
 from remat.backends.choice import as_backend
-from remat.bounds.live_set_bound import live_set_search
+from remat.bounds.live_set_bound import LiveSetSearch
 from remat.bounds.peak_bounds import held_bound, structural_bound
 from remat.errors import ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
@@ -65,6 +65,7 @@ STAGES = (
     *QUICK_STAGES,
     Stage(ROTOR, 0.15, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
     Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),
+    Stage("live-sets", 0.5),
     Stage("annealing", 0.5, wait=True),
     Stage("retention-intervals", 0.5, max_ops=250),
 )
@@ -85,8 +86,8 @@ class MinPeakSearch(Policy):
         self.problem = replace(session.problem, budget=None, objective=Objective.LEAST_COST)
         self.incumbents = session.incumbents
         self.ordered = False
-        #: Schedule of the live set search, which counts only if no other stage reaches its peak: it is very expensive.
-        self.costly: Schedule | None = None
+        #: Its schedule counts only if no other stage reaches its peak: it is very expensive.
+        self.live_sets: LiveSetSearch | None = None
 
     @property
     def best(self) -> Certified:
@@ -114,9 +115,8 @@ class MinPeakSearch(Policy):
     def run(self, stages: tuple[Stage, ...] | None = None) -> None:
         """Run the stages, by default :data:`STAGES`, then search for lower costs until the deadline."""
         self.follow(QUICK_STAGES if self.quick else STAGES if stages is None else stages)
-        if self.costly is not None and not self.over:
-            self.session.add(self.costly, "live set search")
         if not self.quick:
+            self._add_live_sets()
             self._cheapen()
         # Time remains if there was no cost to lower.
         if self.timed and not (self.quick and self.clock.remaining <= LOADING_LEAST):
@@ -137,9 +137,30 @@ class MinPeakSearch(Policy):
             found = held_bound(self.problem, deadline=deadline)
             self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
             if not (self.quick or self.once or self.over):
-                found, self.costly = live_set_search(self.problem, deadline=deadline.share(LIVE_SHARE))
-                self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
+                self._search_live_sets(deadline.share(LIVE_SHARE))
         return True
+
+    def live_set_search(self, deadline: Deadline) -> None:
+        """Continue the search of the live set bound."""
+        if not (self.once or self.over):
+            with self.session.timed("bounds"):
+                self._search_live_sets(deadline)
+
+    def _search_live_sets(self, deadline: Deadline) -> None:
+        if self.live_sets is None:
+            self.live_sets = LiveSetSearch(self.problem)
+        self.live_sets.run(deadline)
+        found = self.live_sets.bound()
+        self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
+
+    def _add_live_sets(self) -> None:
+        """Add the schedule of the live set search if its peak is lower than that of all others."""
+        if self.live_sets is None or self.over:
+            return
+        with self.session.timed("bounds"):
+            schedule = self.live_sets.schedule(self.peak, self.clock)
+            if schedule is not None:
+                self.session.add(schedule, "live set search")
 
     def only_orders(self) -> bool:
         """Return True if only the order may change, and the graph is small enough to search orders."""
@@ -333,4 +354,5 @@ class MinPeakSearch(Policy):
 
     steps = {
         "interpreted-order": interpreted_order, "order": order, "bounds": bounds, "exhaustive": exhaust,
+        "live-sets": live_set_search,
     }  # fmt: skip

@@ -13,7 +13,7 @@ from small_graphs import KNOWN
 
 from remat.backends.highs import Highs
 from remat.bounds import Bound, bounds, cut_bound, joint_bound, stage_bound, structural_bound
-from remat.bounds.live_set_bound import live_set_search
+from remat.bounds.live_set_bound import LiveSetSearch
 from remat.bounds.path_cuts import tightened
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.selection import best_bound
@@ -25,6 +25,7 @@ from remat.modeling import Model, lower
 from remat.modeling.matrix import to_matrix
 from remat.problem import Problem
 from remat.problem.scope import Scope
+from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, Status
 from remat.testing import least_peak, optimum, random_budget, random_graph
 
@@ -171,7 +172,9 @@ def test_live_set_bound_never_exceeds_the_least_peak() -> None:
     for seed in range(300):
         graph = random_graph(seed, 6, plain=seed % 2 == 0, buffers=seed % 4 == 1)
         problem = Problem(graph, order="fixed" if seed % 3 else "free")
-        (bound, schedule), structural = live_set_search(problem), structural_bound(problem)
+        search, structural = LiveSetSearch(problem), structural_bound(problem)
+        search.run(Deadline())
+        bound, schedule = search.bound(), search.schedule(1 << 62, Deadline())
         assert (schedule is None) == (not plain_again(problem)), seed
         if schedule is not None:
             found = problem.validate(schedule)
