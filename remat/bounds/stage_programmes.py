@@ -96,7 +96,7 @@ class StageProgrammes:
     ...     if not programmes.widen(programmes.schedules(values)[0]):
     ...         break
     >>> sorted(programmes.events), programmes.value
-    ([9, 10, 11, 12, 13], 26)
+    ([9, 10, 11, 12, 13, 14], 26)
     """
 
     def __init__(self, problem: Problem) -> None:
