@@ -6,7 +6,7 @@ their recomputations, as a schedule of the step without them. Our budget is that
 model and one validator. Weights and arguments are fake, so a size needs no memory.
 
     python benchmarks/bench_torch_checkpointing.py [--models gpt2,bert] [--seconds 30] [--costs roofline:A100]
-        [--layers 4] [--width 512] [--length 512] [--batch 8] [--prove 120] [--gap 0] [--output rows.json]
+        [--layers 4] [--width 512] [--length 512] [--batch 8] [--prove 120] [--gap 0] [--events 8] [--output rows.json]
 
 ``--measure`` runs one step of each model with its checkpoints, with real weights, and compares the peak of storages
 with the prediction. "at least" is a lower bound of the ratio. The verdict is "optimal" if no schedule of the reference
@@ -222,7 +222,7 @@ def row(name: str, sizes: Sizes, options: argparse.Namespace) -> dict[str, Any]:
 def proved(
     problem: Problem, schedule: Schedule, bound: int | None, options: argparse.Namespace
 ) -> tuple[Schedule, int]:
-    """Return the best schedule found and a bound, by programmes of the stage bound with one more event at a time.
+    """Return the best schedule found and a bound, by programmes of the stage bound with ``--events`` more each time.
 
     Each is solved for a cost below the known one by the gap: easier to refute than any lower cost.
     """
@@ -235,13 +235,13 @@ def proved(
         values, _ = programmes.solve(Highs(), relaxed, call, aim)
         if values is None:
             break
-        schedules = programmes.schedules(values)
+        schedules, before = programmes.schedules(values), known
         dropped = (drops.improved(problem, each, deadline) for each in schedules)
         for each in (*schedules, *(each for each in dropped if each is not None)):
             certificate = problem.validate(each)
             if certificate.accepted and (certificate.cost or 0) < (known.cost or 0):
                 best, known = each, certificate
-        if not programmes.widen(schedules[0], 1):
+        if not programmes.widen(schedules[0], options.events) and known is before:
             break
     return best, max(bound or 0, programmes.value)
 
@@ -289,6 +289,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--prove", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--events", type=int, default=1, help="events that each programme of --prove adds")
     parser.add_argument("--gap", type=float, default=GAP, help="relative gap at which a proof ends")
     parser.add_argument("--costs", default="roofline:A100")
     for word, value in (("layers", 4), ("width", 512), ("length", 512), ("batch", 8)):
