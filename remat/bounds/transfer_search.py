@@ -29,8 +29,9 @@ SHARE, LINEAR_WORK = 0.6, 100_000
 TRIALS = 3
 #: Number of ops up to which the last integer programme has all steps as events.
 SMALL = 40
-#: Factor of the time for another try of an integer programme.
-LONGER = 1.5
+#: Share of the time left for each integer programme but the last, and factor of the time for another try. The first,
+#: smallest programmes bring most: U-Net at 35 % needs 10 s for its first one, and ends 1.4 % lower without that.
+PART, LONGER = 0.8, 1.5
 #: Events added at once, and the least excess of memory for one, as a share of the largest.
 MOST_NEW, LEAST_EXCESS = 2, 0.3
 
@@ -121,7 +122,7 @@ class TransferSearch(BoundSearch):
     def _integer(self) -> Iterator[Bound]:
         """Yield bounds of integer programmes; a later call continues with those that were not decided.
 
-        Where a solution implies too much memory, events are added. Each programme has half of the time left.
+        Where a solution implies too much memory, events are added. Each programme has most of the time left.
         """
         if self._planned != self.events:
             self._planned, self._plan = self.events, dict.fromkeys(self._event_sets(), 0.0)
@@ -131,7 +132,7 @@ class TransferSearch(BoundSearch):
             least, left = LONGER * self._plan[events], self.clock.remaining
             if left < least:
                 continue
-            seconds = PATIENCE if math.isinf(left) else max(left / 2, least) if waiting else left
+            seconds = PATIENCE if math.isinf(left) else max(PART * left, least) if waiting else left
             relaxation = TransferRelaxation(self.problem, events, whole=True)
             try:
                 values, decided = yield from self._solved(relaxation, seconds)

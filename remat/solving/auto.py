@@ -87,7 +87,7 @@ MOVING_STAGES = (
     Stage("transfers", 0.2, seconds_per_op=0.02),
     Stage("drops", 0.1, seconds_per_op=0.01, when=("no-schedule",)),
     Stage("greedy", 0.1, seconds=2, max_ops=2_000, when=("no-schedule",)),
-    Stage("bounds", 0.3, seconds_per_op=0.1),
+    Stage("bounds", 0.3, seconds_per_op=0.15),
     Stage("one-memory", 0.2),
     Stage("transfers", 0.6),
     Stage("bounds", 0.5),

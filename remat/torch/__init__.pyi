@@ -16,9 +16,9 @@ from remat.torch.execute import OpRun as OpRun
 from remat.torch.execute import Step as Step
 from remat.torch.execute.split import Split as Split
 from remat.torch.execute.split import split as split
-from remat.torch.fit import Estimate as Estimate
-from remat.torch.fit import Largest as Largest
-from remat.torch.fit import estimate as estimate
+from remat.torch.fit.estimate import Estimate as Estimate
+from remat.torch.fit.estimate import estimate as estimate
+from remat.torch.fit.growth import Largest as Largest
 from remat.torch.inductor_order import InductorOrder as InductorOrder
 from remat.torch.inductor_order import OrderedGraph as OrderedGraph
 from remat.torch.inductor_order import inductor_order as inductor_order

@@ -48,7 +48,8 @@ def random_problem(seed: int) -> Problem | None:
 
 def relaxed(problem: Problem, events: list[int]) -> tuple[int, int]:
     """Return the bounds of the linear relaxation and of the integer programme, in hundredths of the cost unit."""
-    relaxation, options = TransferRelaxation(problem, events, whole=True), SolveOptions(threads=1)
+    relaxation = TransferRelaxation(problem, events, whole=True)
+    options = SolveOptions(threads=1, relative_gap=0.0)
     model = relaxation.build()
     linear, whole = Highs().relax(model, options).bound, Highs().solve(model, options).bound
     parts = Highs().relax(TransferRelaxation(problem, events).build(), options).bound

@@ -12,7 +12,7 @@ from refusals import refused  # noqa: E402
 from streams import Streams as FakeStreams  # noqa: E402
 
 from remat.errors import ExecutionError, ProblemError  # noqa: E402
-from remat.torch import measure_peak, offload_optimizer  # noqa: E402
+from remat.torch import measure_peak, offload_optimizer, rematerialize  # noqa: E402
 from remat.torch.transfers import host_memory, links  # noqa: E402
 
 KINDS: dict[str, Any] = {
@@ -149,3 +149,22 @@ def test_optimizers_without_separate_updates_are_refused() -> None:
     gradients(network, 0)
     with refused("execution.step-hooks", ExecutionError, culprit="hook"):
         adam.step()
+
+
+def test_state_counts_where_it_is() -> None:
+    """On the device it is constant memory, on the host the tensors have less room; the optimizer makes no step."""
+    network, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)), torch.randn(8, 64)
+    given = sum(parameter.nbytes for parameter in network.parameters())
+    report = rematerialize(network, x, "100%", constants="included", optimizer="adamw").report
+    assert report.state == (2 * given, 0)
+    assert report.constant_memory == 3 * given + x.nbytes
+    adam = torch.optim.Adam(network.parameters())
+    offload_optimizer(adam)
+    report = rematerialize(network, x, "100%", offload=2 * given + 1_000, optimizer=adam).report
+    assert report.state == (0, 2 * given)
+    machine = report.certificate.rules.machine
+    assert machine is not None and machine.host == 1_000
+    assert report.constant_memory == given + x.nbytes
+    assert not adam.state and all(parameter.grad is None for parameter in network.parameters())
+    with refused("problem.step-offload", ProblemError, culprit=f"{given:,}"):
+        rematerialize(network, x, "100%", offload=given, optimizer=adam)

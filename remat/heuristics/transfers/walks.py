@@ -20,7 +20,7 @@ STACK = 256
 BATCH, CHECK_INTERVAL = 100, 0.05
 #: First and last temperatures of rounds, as shares of the mean cost of an op; the first ones take turns. On ResNet-50
 #: at 20 %, first ones of 0.12 and 0.6 gave 28.1 and 27.7 % overhead in 8 s of processor time, 0.024 gave 30.2 %.
-HOT, COLD = (0.1, 0.5, 0.02), 0.003
+HOT, COLD = (0.1, 0.5, 0.02, 2.0), 0.003
 #: Probability that a recomputation also provides an input that would be held for it.
 AGAIN = 0.4
 #: Price of time on a link, relative to time of the device: it keeps out useless transfers.

@@ -95,7 +95,7 @@ def _measured(module: nn.Module, world: FakeWorld, optimizer: torch.optim.Optimi
             peak, op = _turn(tracker)
             gradients = tracker.live
             if optimizer is not None:
-                with _AnyNumber():
+                with AnyNumber():
                     optimizer.step()
             update, _ = _turn(tracker)
             for each in parameters:
@@ -106,7 +106,7 @@ def _measured(module: nn.Module, world: FakeWorld, optimizer: torch.optim.Optimi
             each.grad = before[id(each)]
 
 
-class _AnyNumber(TorchDispatchMode):
+class AnyNumber(TorchDispatchMode):
     """Makes numbers read from fake tensors 1: optimizers scale steps by norms, which does not change their memory."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -86,5 +86,6 @@ def _like(given: optim.Optimizer, names: Mapping[int, str], fakes: Mapping[str, 
         groups.append({**group, "params": [fakes[names[id(parameter)]] for parameter in group["params"]]})
     made = object.__new__(type(given))
     made.__dict__.update(given.__dict__)  # its constructor may not take what it stores
+    made.__dict__.pop("step", None)  # schedulers and `offload_optimizer` put one there that updates `given`
     made.state, made.param_groups = defaultdict(dict), groups
     return made

@@ -23,6 +23,7 @@ from remat.torch.rematerialized.plan import Plan
 from remat.torch.rematerialized.planning import Settings, check_setting, needs_search, planned, step_problem
 from remat.torch.rematerialized.python_state import check_python_state
 from remat.torch.rematerialized.report import Report
+from remat.torch.transfers.optimizer_state import state_bytes
 
 _log = logging.getLogger("remat.torch")
 
@@ -68,7 +69,10 @@ class Planner:
         """
         begun, settings = time.monotonic(), self.settings
         unset = check_python_state(module, args, kwargs)
-        captured, fallback = captured_step(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
+        if settings.optimizer is not None and settings.state is None:
+            settings = dataclasses.replace(settings, state=state_bytes(settings.optimizer, module))
+            self.settings = settings
+        captured, fallback = self._captured(module, args, kwargs)
         reused: Schedule | None = None
         if self._buckets is not None and schedule is None and self._known is not None:
             schedule = reused = self._of_bucket(captured, module, args, kwargs)
@@ -90,6 +94,17 @@ class Planner:
         _log.info("rematerialized %s", report)
         return Plan(module, Sample(module.forward, args, kwargs), Program(parts, *passes, full_duplex=duplex), report)
 
+    def _captured(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Captured, str]:
+        """Capture as :func:`captured_step`; the optimizer's state on the device is constant memory."""
+        settings = self.settings
+        captured, fallback = captured_step(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
+        if settings.state is not None and settings.state.device:
+            constant = captured.graph.constant_memory + settings.state.device
+            captured = dataclasses.replace(
+                captured, graph=dataclasses.replace(captured.graph, constant_memory=constant)
+            )
+        return captured, fallback
+
     def _of_bucket(
         self, captured: Captured, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Schedule | None:
@@ -106,7 +121,7 @@ class Planner:
         if larger is None:
             return None
         try:
-            above, _ = captured_step(module, *larger, costs=self.settings.costs, workspaces=self.settings.workspaces)
+            above, _ = self._captured(module, *larger)
             parts, _ = planned(above, self.settings, None, None, capture_seconds=0.0)
         except (CaptureError, ProblemError) as error:
             _log.info("the sizes of the bucket are not planned: %s", error)

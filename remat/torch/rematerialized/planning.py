@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -25,10 +25,12 @@ from remat.solving.solve import solve
 from remat.solving.training_steps import certified, costs_text, host_machine
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split, split
+from remat.torch.fit.optimizers import OptimizerLike, optimizer_name
 from remat.torch.peers.partitioner import partitioner_schedule
 from remat.torch.peers.saved import tagged_schedule
 from remat.torch.rematerialized import stored
 from remat.torch.rematerialized.report import Report
+from remat.torch.transfers.optimizer_state import StateBytes
 
 _log = logging.getLogger("remat.torch")
 
@@ -142,6 +144,7 @@ class StepOptions(SearchOptions, total=False):
     workspaces: str | None
     offload: str | int | None
     machine: Machine | str | None
+    optimizer: OptimizerLike
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,9 @@ class Settings:
     workspaces: str | None = None
     offload: str | int | None = None
     machine: Machine | str | None = None
+    optimizer: OptimizerLike = None
+    state: StateBytes | None = None
+    """Bytes of the optimizer's state, once they are known; `host` has no room for those there."""
 
     def __post_init__(self) -> None:
         if self.budget is not None:
@@ -178,8 +184,17 @@ class Settings:
 
     @cached_property
     def host(self) -> Machine | None:
-        """The machine, with the host's memory; None if no tensors move."""
-        return host_machine(self.offload, self.machine)
+        """The machine, with the host's memory that the optimizer's state leaves; None if no tensors move."""
+        made = host_machine(self.offload, self.machine)
+        if made is None or made.host is None or self.state is None:
+            return made
+        if self.state.host > made.host:
+            raise ProblemError(
+                f"the state of {optimizer_name(self.optimizer)} takes {self.state.host:,} bytes on the host, more than "
+                f"the {made.host:,} there: offload more",
+                "step-offload",
+            )
+        return replace(made, host=made.host - self.state.host)
 
     @property
     def constants_counted(self) -> bool:
@@ -226,6 +241,7 @@ def planned(
         overhead=certificate.overhead, constant_memory=graph.constant_memory,
         constants_counted=settings.constants_counted,
         workspace=None if settings.workspaces is None else max(op.workspace for op in graph.ops),
+        state=settings.state,
         random_state_bytes=sum(each.size for each in parts.saved if each.kind == "state"),
         saved_bytes=sum(each.size for each in parts.saved if each.kind not in {"state", "host"}),
         certificate=certificate, result=step.result, seconds=seconds,

@@ -9,6 +9,7 @@ from remat.solving.training_steps import StepReport
 
 if TYPE_CHECKING:
     from remat.torch.rematerialized.verify import Verification
+    from remat.torch.transfers.optimizer_state import StateBytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +17,9 @@ class Report(StepReport):
     """Prediction, certificate and, if requested, verification of a rematerialized training step.
 
     Memory is in bytes. It counts the tensors of the step: activations, returned gradients and temporaries. Parameters,
-    buffers and inputs are `constant_memory`. The optimizer's state and tensors of a loss outside the module do not
-    count, nor do workspaces of kernels unless measured. Further attributes: :class:`StepReport`; `seconds` also has the
-    time of torch's partitioner (``"start"``, a part of solving) if it ran.
+    buffers, inputs and the state on the device of a given optimizer are `constant_memory`. Tensors of a loss outside
+    the module do not count, nor do workspaces of kernels unless measured. Further attributes: :class:`StepReport`;
+    `seconds` also has the time of torch's partitioner (``"start"``, a part of solving) if it ran.
 
     Attributes
     ----------
@@ -28,6 +29,8 @@ class Report(StepReport):
         Largest workspace of a kernel; None if peak and budget do not count workspaces.
     random_state_bytes : int
         States of random number generators kept for ops that run again; in main memory, not in the peak.
+    state : StateBytes or None
+        State of the optimizer on device and host; None if no optimizer was given.
     verification : Verification or None
     compiled_peak : int or None
         Peak of the program that TorchInductor compiles, workspaces of library calls included; None if not computed.
@@ -42,6 +45,7 @@ class Report(StepReport):
     engine: str
     random_state_bytes: int
     workspace: int | None = None
+    state: StateBytes | None = None
     verification: Verification | None = field(default=None, repr=False)
     compiled_peak: int | None = None
     attempts: tuple[tuple[int, int], ...] = ()
@@ -55,7 +59,12 @@ class Report(StepReport):
             rows.append(("captured", f"by running it: what forward does in Python is not done again ({self.fallback})"))
         if self.unset:
             rows.append(("not set", f"attributes that forward sets and does not read: {', '.join(self.unset)}"))
-        rows += self.budget_rows("parameters, buffers and inputs")
+        on_device = self.state is not None and self.state.device > 0
+        rows += self.budget_rows(f"parameters, buffers{', state of the optimizer' if on_device else ''} and inputs")
+        if self.state is not None:
+            rows.append(
+                ("optimizer", f"{self.state.device:,} bytes of state on the device, {self.state.host:,} on the host")
+            )
         if self.workspace is not None:
             rows.append(("workspace", f"{self.workspace:,} bytes of a kernel at most, counted"))
         if self.compiled_peak is not None:

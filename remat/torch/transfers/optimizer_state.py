@@ -7,20 +7,68 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import optim
+from torch import nn, optim
 
 from remat.errors import ExecutionError, ProblemError
 from remat.runtime.sizes import memory_bytes
 from remat.runtime.text import counted
-from remat.torch.fit.optimizers import NAMES
+from remat.torch.capture.fakes import fake_tensors
+from remat.torch.fit.eager_step import AnyNumber
+from remat.torch.fit.optimizers import NAMES, OptimizerLike, optimizer_name, optimizer_of
 from remat.torch.transfers.host_memory import HostMemory, HostSpace
 from remat.torch.transfers.moves import Arriving, HostCopy, arrive, fetch, offload, settle
 
 #: Classes that update each parameter for itself.
 SEPARATE = {torch.optim.SGD, *(kind for kind in NAMES.values() if isinstance(kind, type))}
+#: Optimizers whose state is on the host.
+_MOVED: WeakKeyDictionary[optim.Optimizer, HostState] = WeakKeyDictionary()
+
+
+class StateBytes(NamedTuple):
+    """Bytes of an optimizer's state between its steps, on the device and on the host."""
+
+    device: int
+    host: int
+
+
+def state_bytes(optimizer: OptimizerLike, module: nn.Module) -> StateBytes:
+    """Return the bytes of the state that an optimizer of a module has after its first step.
+
+    They are computed on fake tensors, also if the state is there already. Counters do not count.
+
+    Raises
+    ------
+    ProblemError
+        As :func:`~remat.torch.fit.optimizers.optimizer_of`; or if a step cannot run on fake tensors.
+    """
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    with fake_tensors() as mode:
+        fakes = {name: mode.from_tensor(parameter) for name, parameter in module.named_parameters()}
+        like = optimizer_of(optimizer, names, fakes)
+        if like is None:
+            return StateBytes(0, 0)
+        for fake in fakes.values():
+            fake.grad = torch.empty_like(fake) if fake.requires_grad else None
+        try:
+            with AnyNumber():
+                like.step()
+        except Exception as error:
+            raise ProblemError(
+                f"the size of the state of {optimizer_name(optimizer)} is unknown, since its step does not run on fake "
+                f"tensors: {error}",
+                "optimizer",
+            ) from error
+        size = sum(
+            value.nbytes
+            for parameter, values in like.state.items()
+            for value in values.values()
+            if torch.is_tensor(value) and value.dim() > 0 and value.device == parameter.device
+        )
+    return StateBytes(0, size) if optimizer in _MOVED else StateBytes(size, 0)
 
 
 def offload_optimizer(optimizer: optim.Optimizer, most: str | int = "256MiB") -> HostState:
@@ -110,6 +158,7 @@ class HostState:
             return self._step(optimizer, closure)
 
         optimizer.step = MethodType(step, optimizer)
+        _MOVED[optimizer] = self
         optimizer.register_load_state_dict_post_hook(self._write_all)
         self._write_all(optimizer)
 
