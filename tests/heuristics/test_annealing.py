@@ -154,7 +154,7 @@ def test_resumed_run_uses_a_better_start():
 def test_hot_rounds_restart_and_end_halfway_if_another_one_had_less_energy(monkeypatch):
     """A second one follows the first if that gained, and some of the later ones are half as long."""
     monkeypatch.setattr(heuristic, "ROUND_MOVES", 2_000)
-    problem = Problem(layered(100, 0.3, 2), "65%", "free")
+    problem = Problem(layered(100, 0.3, 2), "58%", "free")
     call = HeuristicRun(SolveOptions(seed=2, threads=1), Drops().run(problem, RUN))
     search = _Search(problem, AnnealingOptions(moves=1_000_000), call)
     rounds, add = [], search.kinds.add

@@ -52,8 +52,8 @@ PIECE, CHECK_INTERVAL = 20_000, 0.05
 MET = ((0.02, 0.15), (0.3, 0.6))
 #: Factor of each change of that penalty in a round, and of all together.
 STEP, RANGE = 1.25, 100
-#: Least first temperature, in mean costs of an op.
-HOT = 2.5
+#: First temperature per op, its least and its largest default, in mean costs of an op.
+HEAT, LEAST_HEAT, MOST_HEAT = 0.01, 2.5, 5.0
 #: Kinds of rounds: from the start at a temperature that forgets it, or from the best schedule.
 HOT_ROUND, WARM_ROUND = "hot", "warm"
 #: First temperatures of warm rounds, in mean costs of an op, in turn, and their moves relative to a hot round.
@@ -72,8 +72,8 @@ class AnnealingOptions(Options):
 
     moves: Positive | None = None
     """Moves of all rounds together. None: until the deadline, or 20,000 per op without one."""
-    heat: Annotated[float, Range(above=0)] = 1e-2
-    """First temperature of hot rounds, as a share of the base cost; at least 2.5 mean costs of an op."""
+    heat: Annotated[float, Range(above=0)] | None = None
+    """First temperature of hot rounds, in mean costs of an op. None: 0.01 per op, within 2.5 to 5."""
     cold: Annotated[float, Range(above=0)] = 0.2
     """Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0)."""
     soft: float = 1e-2
@@ -176,7 +176,7 @@ class _Search:
         base = max(1, problem.graph.base_cost)
         self.mean = base / num_ops
         cheap = arrays.cost[arrays.cost > 0]
-        self.heat = base * max(options.heat, HOT / num_ops)
+        self.heat = self.mean * (options.heat or min(max(HEAT * num_ops, LEAST_HEAT), MOST_HEAT))
         self.cold = min(self.heat, options.cold * float(np.quantile(cheap, 0.1))) if len(cheap) else self.heat
         self.per_byte = base / max(1, self.budget)
         # With a narrower soft excess one tensor would change it by more than a float can hold.

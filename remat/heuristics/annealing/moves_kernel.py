@@ -19,6 +19,7 @@ from remat.heuristics.annealing.slots_kernel import (
     BEFORE,
     BEST,
     BITS,
+    CHAIN_OLD,
     CHAIN_OP,
     CHAIN_SLOT,
     COMES,
@@ -53,8 +54,11 @@ from remat.runtime.compiled import inlined, kernel
 
 #: Most ops that one insertion recomputes, and most slots between a recomputation and its use.
 CHAIN, REACH = 48, 256
-#: Cumulative shares of the moves: shift a run; recompute for a read near the peak; for any read; else take back.
-SHIFT, GUIDED, ANY = 0.45, 0.60, 0.75
+#: Most ops that shift together.
+GROUP_OPS = 12
+#: Cumulative shares of the moves: shift a group (in a free order); shift a run; recompute for a read near the peak; for
+#: any read; else take back.
+GROUP, SHIFT, GUIDED, ANY = 0.15, 0.45, 0.60, 0.75
 #: Random draws of a tensor that lives across a slot.
 TRIES = 24
 #: Result of a move that was impossible or refused; energies are not negative.
@@ -167,7 +171,8 @@ def hot_slot(state):
     while block < len(state.block_excess) - 1 and left >= state.block_excess[block]:
         left -= state.block_excess[block]
         block += 1
-    left /= state.block_times[block]
+    if state.block_times[block] > 0.0:  # else it underflowed, far below the budget
+        left /= state.block_times[block]
     slot, last = block << bits, ((block + 1) << bits) - 1
     while slot < last and left >= state.excess[slot]:
         left -= state.excess[slot]
@@ -236,7 +241,7 @@ def choose_chain(net, state, fixed, again, most, op, read):
             for k in range(done):
                 state.held[chain[k, CHAIN_SLOT]] = -1
             return 0, 0
-        chain[done, CHAIN_SLOT] = slot
+        chain[done, CHAIN_SLOT], chain[done, CHAIN_OLD] = slot, -1
         state.held[slot] = op
         for k in range(net.ops[op, INPUTS], net.ops[op + 1, INPUTS]):
             missing = net.links[k]
@@ -258,7 +263,7 @@ def penalty(energy, peak, soft):
 
 @inlined
 def attempt(net, state, energy, gone, added, price, bar):
-    """Remove a run and add others if the energy stays within `bar`.
+    """Remove a run, and shift or add others, if the energy stays within `bar`.
 
     `gone` is an op and its slot, -1 for none; `added` is the number of entries of `chain`; `price` is the change of the
     cost. Returns the energy of the memory, or `REFUSED`.
@@ -270,6 +275,10 @@ def attempt(net, state, energy, gone, added, price, bar):
         touch_op(net, state, op, slot, GOES)
         remove(state, op, slot)
     for k in range(added):
+        if chain[k, CHAIN_OLD] >= 0:
+            touch_op(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_OLD], GOES)
+            remove(state, chain[k, CHAIN_OP], chain[k, CHAIN_OLD])
+    for k in range(added):
         touch_op(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], COMES)
         insert(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
     collect(net, state)
@@ -277,6 +286,8 @@ def attempt(net, state, energy, gone, added, price, bar):
         work(net, state, op, slot, GOES, energy.tau)
     for k in range(added):
         work(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], COMES, energy.tau)
+        if chain[k, CHAIN_OLD] >= 0:
+            work(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_OLD], GOES, energy.tau)
     peak, soft = evaluate(state) if number[EVENTS] > 0 else (number[PEAK], state.total[0])
     after = penalty(energy, peak, soft)
     if price + after <= bar:
@@ -289,6 +300,9 @@ def attempt(net, state, energy, gone, added, price, bar):
         return after
     for k in range(added):
         remove(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
+    for k in range(added):
+        if chain[k, CHAIN_OLD] >= 0:
+            insert(state, chain[k, CHAIN_OP], chain[k, CHAIN_OLD])
     if slot >= 0:
         insert(state, op, slot)
     return REFUSED
@@ -296,16 +310,79 @@ def attempt(net, state, energy, gone, added, price, bar):
 
 @inlined
 def draw_shift(net, state, fixed):
-    """Draw a run and another slot for it, the first entry of `chain`; return op, slot and 1, or -1, -1, 0."""
+    """Draw a run and another slot for it, the first entry of `chain`; return 1, or 0 if there is none."""
     op = np.random.randint(len(net.ops) - 1)
     i = np.random.randint(state.ops[op, RUNS])
     old = state.slots[op, i]
     low, high = window(net, state, op, i, fixed)
     new = target(net, state, op, old, low, high) if high - low >= 2 else -1
     if new < 0 or new == old:
-        return -1, -1, 0
-    state.chain[0, CHAIN_OP], state.chain[0, CHAIN_SLOT] = op, new
-    return op, old, 1
+        return 0
+    state.chain[0, CHAIN_OP], state.chain[0, CHAIN_SLOT], state.chain[0, CHAIN_OLD] = op, new, old
+    return 1
+
+
+@inlined
+def draw_group(net, state):
+    """Draw an op whose first run moves before that of a producer, or after that of a consumer, and all that must move.
+
+    Fills `chain`, marks the slots in `held`, and returns the number of ops; 0: none.
+    """
+    op = np.random.randint(len(net.ops) - 1)
+    far = int(np.random.random() ** 2 * REACH)
+    if np.random.random() < 0.5:
+        bound = first_after(net, state, op)
+        return choose_group(net, state, op, max(1, bound - far), -1) if bound >= 0 else 0
+    bound = first_before(net, state, op)
+    last = len(state.held) - 2
+    return choose_group(net, state, op, min(last, bound + far), 1) if bound < len(state.held) else 0
+
+
+@inlined
+def choose_group(net, state, op, bound, sign):
+    """Choose slots so that the first run of `op` lies before (`sign` -1) or after (1) the slot `bound`.
+
+    Producers that would run later, or consumers that would run earlier, move as well. Result as of :func:`draw_group`.
+    """
+    chain, held, first = state.chain, state.held, state.slots
+    chain[0, CHAIN_OP], chain[0, CHAIN_SLOT] = op, bound
+    chosen, done = 1, 0
+    while done < chosen:
+        op, bound = chain[done, CHAIN_OP], chain[done, CHAIN_SLOT]
+        slot = bound + sign
+        while 0 <= slot < len(held) and held[slot] >= 0:
+            slot += sign
+        good = 0 <= slot < len(held) and abs(slot - bound) <= REACH
+        if good and sign > 0 and state.ops[op, RUNS] > 1:
+            good = slot < first[op, 1]
+        if good:
+            chain[done, CHAIN_SLOT], chain[done, CHAIN_OLD] = slot, first[op, 0]
+            held[slot] = op
+            done += 1
+            begins = net.ops[op, BEFORE] if sign < 0 else net.ops[op, AFTER]
+            ends = net.ops[op + 1, BEFORE] if sign < 0 else net.ops[op + 1, AFTER]
+            for k in range(begins, ends):
+                other = net.links[k]
+                if sign * (first[other, 0] - slot) > 0:
+                    continue
+                place = 0
+                while place < chosen and chain[place, CHAIN_OP] != other:
+                    place += 1
+                if place == chosen:
+                    if chosen == GROUP_OPS:
+                        good = False
+                        break
+                    chain[chosen, CHAIN_OP], chain[chosen, CHAIN_SLOT] = other, slot
+                    chosen += 1
+                elif place < done:
+                    good &= sign * (chain[place, CHAIN_SLOT] - slot) > 0
+                elif sign * (slot - chain[place, CHAIN_SLOT]) > 0:
+                    chain[place, CHAIN_SLOT] = slot
+        if not good:
+            for k in range(done):
+                held[chain[k, CHAIN_SLOT]] = -1
+            return 0
+    return chosen
 
 
 @inlined
@@ -339,8 +416,10 @@ def anneal(net, state, energy, seed, moves, fixed, again):
         bar = now - energy.heat * math.log(1.0 - np.random.random())
         kind = np.random.random()
         op, slot, added, price = -1, -1, 0, 0
-        if kind < SHIFT:
-            op, slot, added = draw_shift(net, state, fixed)
+        if kind < GROUP and not fixed:
+            added = draw_group(net, state)
+        elif kind < SHIFT:
+            added = draw_shift(net, state, fixed)
         elif kind < ANY:
             writer, read = read_beyond(net, state, hot_slot(state)) if kind < GUIDED else any_read(net, state)
             if writer >= 0:

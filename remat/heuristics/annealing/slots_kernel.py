@@ -41,7 +41,7 @@ SIZE, WRITERS, READERS, KEPT, TENSOR_COLUMNS = range(5)
 RUNS, PLACE, REPEATED_OP = range(3)
 INSTANCES, LAST_CHANGE, TOUCHED_TENSOR, NEW_INSTANCES = range(4)
 UP, DOWN = range(2)
-CHAIN_OP, CHAIN_SLOT = range(2)
+CHAIN_OP, CHAIN_SLOT, CHAIN_OLD = range(3)
 EVENT_SLOT, EVENT_AMOUNT = range(2)
 
 
@@ -72,8 +72,8 @@ class SlotSchedule(NamedTuple):
     its soft excess, `total` that of all slots. `factors[t]` multiplies the soft excess where t is added or removed.
 
     `LAST_CHANGE`, the list `TOUCHED_TENSOR`, `new_spans` and `NEW_INSTANCES` belong to the last change; `events` and
-    `event_factors` are its differences in memory from a slot on, by slot. `chain` has ops and slots of the last
-    recomputations.
+    `event_factors` are its differences in memory from a slot on, by slot. `chain` has ops that run, their
+    slots, and the slots that they leave (-1: none).
     """
 
     ops: Int

@@ -71,7 +71,7 @@ def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
         ops=empty(num_ops, 3), tensors=empty(num_tensors + 1, 4), slots=slots, held=empty(width),
         best=np.full(width, -1, dtype=np.int64), number=empty(kernel.NUMBERS),
         spans=empty(num_tensors, MOST_RUNS + 1, 2), new_spans=empty(touched, MOST_RUNS + 1, 2),
-        chain=empty(CHAIN + 1, 2), level=empty(width), block_level=empty(blocks), block_plus=empty(blocks),
+        chain=empty(CHAIN + 1, 3), level=empty(width), block_level=empty(blocks), block_plus=empty(blocks),
         events=empty(2, events), excess=np.zeros(width), block_excess=np.zeros(blocks), block_times=np.ones(blocks),
         event_factors=np.zeros(events), total=np.zeros(1), factors=np.zeros((num_tensors, 2)),
     )  # fmt: skip
