@@ -23,6 +23,8 @@ MOST_LOCAL = 60
 MOST_NESTED = 40
 #: Smallest effort of a search within another.
 LEAST_EFFORT = 20
+#: Computations of tensors from others that are remembered, about 1 kB each; then they are forgotten.
+MOST_LOCAL_FOUND = 1_000_000
 #: Bytes beyond all memory.
 ENDLESS = 1 << 62
 
@@ -246,6 +248,8 @@ class LiveSetGame:
         held = bits(others)
         ops = self._between(tensor, others, held) if self._before[tensor] & held else None
         found = self._simulated(ops, tensor, others, asked) if ops else None
+        if len(self._local) >= MOST_LOCAL_FOUND:
+            self._local.clear()
         self._local[tensor, others] = found or (asked.memory if ops else ENDLESS)
         return found
 
