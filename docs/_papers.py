@@ -107,6 +107,16 @@ def depths() -> list[str]:
     return _by_method(results("hiremate-figure-6"), _overhead)
 
 
+def exponents() -> list[str]:
+    """Return the study of HiRemate's Figure 10: overhead and seconds by the exponent of the partitioner's score."""
+    return _by_method(results("hiremate-figure-10"), _overhead)
+
+
+def input_sizes() -> list[str]:
+    """Return the study of HiRemate's Figures 11 to 15: overhead and seconds by batch and size of the input."""
+    return _by_method(results("hiremate-figures-11-15"), _overhead)
+
+
 def energies() -> list[str]:
     """Return the study of POET's devices: extra energy in %, by network, device and budget."""
 
@@ -242,7 +252,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "moccasin": moccasin, "stand-ins": stand_ins, "scaling": scaling, "input-orders": input_orders,
     "model-sizes": model_sizes, "checkmate": checkmate, "trade-offs": trade_offs, "serenity": serenity,
     "random-orders": random_orders, "hiremate": hiremate, "hierarchy": hierarchy,
-    "progress": progress, "depths": depths, "energies": energies,
+    "progress": progress, "depths": depths, "exponents": exponents, "input-sizes": input_sizes, "energies": energies,
 }  # fmt: skip
 
 
