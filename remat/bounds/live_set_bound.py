@@ -17,7 +17,7 @@ from remat.schedule import Schedule
 MOST_OPS = 5_000
 #: Efforts of the searches, in rounds: refutations are often short, and most sets of others are vain.
 EFFORTS = 20, 100, 500, 2_500, 12_500
-#: Share by which the memory rises after a search for an op that gave up; it doubles at the next one for the same op.
+#: Share by which the memory rises after a search that gave up; it doubles each further time for the same op.
 RISE = 0.01
 #: Memory of schedules, relative to the least that suffices: the first that keeps the limit of computes counts.
 ROOMS = 1.0, 1.01, 1.03, 1.1, 1.3, 2.0
@@ -72,9 +72,10 @@ class LiveSetSearch:
 
     A *pass* visits the ops in the reference order, with a memory that starts at the bound. If the inputs of an op
     cannot be live within it, the bound and the memory rise to the least memory beyond. If the search gives up, the
-    memory rises by :data:`RISE`. At the end of a pass, all inputs can be live within the largest memory. Further passes
-    halve the interval between the bound and the least such memory. Where they give up, they aim higher, and when the
-    interval is used up, the next round searches longer. A later call of :meth:`run` continues the search.
+    memory rises by :data:`RISE`, and by twice as much each further time. At the end of a pass, all inputs can be live
+    within the largest memory. Further passes halve the interval between the bound and the least such memory. Where they
+    give up, they aim higher, and when the interval is used up, the next round searches longer. A later call of
+    :meth:`run` continues the search.
 
     Parameters
     ----------

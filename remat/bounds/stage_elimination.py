@@ -90,9 +90,9 @@ class Transition(NamedTuple):
     options: Int
     """Sets of stages, shape (options,)."""
     cost: Int
-    """What each option adds, shape (options,)."""
+    """Cost of each option, shape (options,)."""
     bytes: Int
-    """What each row adds at each event, shape (rows, events)."""
+    """Bytes that each row adds at each event, shape (rows, events)."""
     after: Int
     """Number of the state after the step, shape (rows,)."""
     to_end: Float
@@ -118,7 +118,7 @@ class StageElimination:
        within the limit; otherwise the cheapest one is optimal.
     3. The limit begins near the bound and rises: partial solutions increase with its distance.
 
-    Repeated blocks also give many solutions with the same cost and memory. :meth:`another` draws one of them.
+    Repeated blocks also give many solutions with the same cost and memory. :meth:`live` draws one of them.
 
     It claims nothing if states are too many; beyond :data:`MOST_PARTIAL` partial solutions it continues with the most
     promising ones, and claims only what the last limit has proved.
@@ -187,19 +187,12 @@ class StageElimination:
                 best, cut = self._within(limit, steps, transitions, deadline)
                 if best is not None:
                     self._steps, self._found = steps, best
-                    return Eliminated(bound if cut else best.cost, best.cost, self._live(None))
+                    return Eliminated(bound if cut else best.cost, best.cost, self.live())
                 if cut:
                     return Eliminated(bound)
                 bound, distance = limit + 1, distance * WIDER
             return Eliminated(math.inf)
         return Eliminated(bound)
-
-    def another(self, rng: np.random.Generator) -> Bool:
-        """Return the live tensors of a random solution with the cost and memory of the one that :meth:`run` found.
-
-        Systematic sampling: choices of one kind, as in repeated blocks, are spread evenly.
-        """
-        return self._live(rng)
 
     # -- order of the decisions ----------------------------------------------------------------------------------------
 
@@ -381,8 +374,12 @@ class StageElimination:
         group = int(cost.argmin())
         return Found(int(cost[group]), layers, group), cut
 
-    def _live(self, rng: np.random.Generator | None) -> Bool:
-        """Return the live tensors of a solution that was found, a random one or the first."""
+    def live(self, rng: np.random.Generator | None = None) -> Bool:
+        """Return the live tensors of a solution with the cost and memory that :meth:`run` found.
+
+        The first one, or with `rng` a random one by systematic sampling: choices of one kind, as in repeated blocks,
+        are spread evenly.
+        """
         arrays, (_, layers, group) = self._arrays, self._found
         again = np.zeros(len(arrays.cost), dtype=np.int64)
         credit: dict[tuple[int, ...], float] = {}

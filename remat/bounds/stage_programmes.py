@@ -246,7 +246,7 @@ class StageProgrammes:
             for _ in range(ALIKE):
                 if best.peak <= self.budget:
                     break
-                best = min(best, self._following(list(search.another(rng))), key=lambda each: (each.cost, each.peak))
+                best = min(best, self._following(list(search.live(rng))), key=lambda each: (each.cost, each.peak))
         return best.schedules
 
     def _following(self, held: list[Bool]) -> Following:

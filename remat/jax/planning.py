@@ -23,7 +23,7 @@ from remat.jax.step import Arguments, Step, value_and_gradients
 from remat.problem import Problem, parse_budget
 from remat.runtime.callers import outer_level
 from remat.schedule import OrderRule, Schedule, simulate
-from remat.solving.compiled_peaks import ATTEMPTS, Attempt, closest
+from remat.solving.compiled_peaks import Attempt, closest, time_of_each
 from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.solve import solve
@@ -99,19 +99,17 @@ def fitted(first: Plan, given: Arguments, loss: Callable[..., Any], problem: Pro
     `first` keeps the budget before XLA compiles it. Without a search in its report, only its memory is measured.
     """
     begun, budget = time.monotonic(), problem.budget_bytes
-    share = None if settings.time_limit is None else settings.time_limit / (ATTEMPTS - 1)
-    later = dataclasses.replace(settings, time_limit=share)
+    later = dataclasses.replace(settings, time_limit=time_of_each(settings.time_limit))
 
     def attempt(aim: int) -> Attempt[Plan]:
         within = dataclasses.replace(problem, budget=aim)
         return _measured(planned(loss, first.program.step, within, later), given, settings)
 
     best = _measured(first, given, settings)
-    tried: list[Attempt[Plan]] = []
+    attempts: tuple[tuple[int, int], ...] = ()
     if budget is not None and first.report.result is not None:
-        best, tried = closest(best, budget, problem.reference_peak, attempt)
+        best, attempts = closest(best, budget, problem.reference_peak, attempt)
     plan, seconds = best.made, first.report.seconds | {"compile and solve again": time.monotonic() - begun}
-    attempts = tuple((each.budget, each.peak) for each in tried)
     plan.report = dataclasses.replace(plan.report, budget=budget, attempts=attempts, seconds=seconds)
     return plan
 

@@ -51,8 +51,10 @@ class Attempt(NamedTuple, Generic[Made]):
 
 def closest(
     first: Attempt[Made], room: int, highest: int, attempt: Callable[[int], Attempt[Made]]
-) -> tuple[Attempt[Made], list[Attempt[Made]]]:
-    """Return the cheapest program found whose peak is at most `room`, else that of least peak; and all tried.
+) -> tuple[Attempt[Made], tuple[tuple[int, int], ...]]:
+    """Return the cheapest program found whose peak is at most `room`, else that of least peak.
+
+    Also return the budgets tried, each with the peak of its program.
 
     After a miss the next budget is the schedule's peak lowered in proportion, by twice that after two misses in a row,
     and so on. A budget that leaves room is raised. Budgets stay between those that left room or had no schedule, and
@@ -71,10 +73,10 @@ def closest(
 
     >>> made = [Attempt(budget, budget, budget * 5 // 4, 1000 - budget, 1, None) for budget in range(1000)]
     >>> best, tried = closest(made[600], 600, 1000, lambda budget: made[budget])
-    >>> best.budget, best.peak, [each.budget for each in tried]
-    (480, 600, [600, 480])
+    >>> best.budget, best.peak, tried
+    (480, 600, ((600, 750), (480, 600)))
     """
-    best, last, tried = first, first, [first]
+    best, last, tried = first, first, [(first.budget, first.peak)]
     low, high, misses = 0, highest, 0
     for _ in range(ATTEMPTS - 1):
         if last.peak > room:
@@ -93,6 +95,11 @@ def closest(
         except ProblemError:
             low = max(low, aim)
             continue
-        tried.append(last)
+        tried.append((last.budget, last.peak))
         best = min(best, last, key=lambda each: each.rank(room))
-    return best, tried
+    return best, tuple(tried)
+
+
+def time_of_each(time_limit: float | None) -> float | None:
+    """Return the seconds for each further schedule, which together have as long as the first."""
+    return None if time_limit is None else time_limit / (ATTEMPTS - 1)

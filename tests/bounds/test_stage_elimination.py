@@ -49,7 +49,7 @@ def test_elimination_finds_the_optimum(block: int, monkeypatch: pytest.MonkeyPat
         assert search.run(found.cost - 1, Deadline()).bound == math.inf
         size, ops = graph.arrays.size, graph.arrays.order[relaxation.events]
         assert (found.live @ size + graph.arrays.op_bytes[ops]).max() <= (problem.budget_bytes or 0)
-        other = search.another(np.random.default_rng(seed))
+        other = search.live(np.random.default_rng(seed))
         assert (other @ size == found.live @ size).all()
         columns, held = np.array(relaxation.live), other.astype(float)
         index, value = columns[columns >= 0], held[columns >= 0]

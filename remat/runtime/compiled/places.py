@@ -20,7 +20,7 @@ MAKERS = ("numba", "llvmlite", "numpy")
 #: Module with the compiler's options, in the package.
 COMPILER = "runtime/compiled/decorators.py"
 #: Variables of numba that compiled code does not depend on. The shell sets the second, Python programs do not.
-APART = {"NUMBA_CACHE_DIR", "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"}
+IRRELEVANT = {"NUMBA_CACHE_DIR", "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"}
 #: Folders of older sources or versions to keep.
 KEPT = 3
 
@@ -34,7 +34,7 @@ def digest() -> str:
     found = hashlib.sha256()
     for path in (*sorted(PACKAGE.rglob("*kernel.py")), PACKAGE / COMPILER):
         found.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes() + b"\0")
-    options = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_") and k not in APART)
+    options = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_") and k not in IRRELEVANT)
     found.update(repr((sys.version, [_version(name) for name in MAKERS], _processor(), options)).encode())
     return found.hexdigest()[:20]
 

@@ -13,7 +13,7 @@ from torch import fx
 
 from remat.errors import CaptureRemark, ProblemError
 from remat.runtime.callers import outer_level
-from remat.solving.compiled_peaks import ATTEMPTS, Attempt, closest
+from remat.solving.compiled_peaks import Attempt, closest, time_of_each
 from remat.torch.capture.explaining import first_line
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split
@@ -54,7 +54,7 @@ def fitted(captured: Captured, settings: Settings, capture_seconds: float) -> tu
     budget = problem.budget_bytes
     if budget is None:
         return first
-    share = None if settings.time_limit is None else settings.time_limit / (ATTEMPTS - 1)
+    share = time_of_each(settings.time_limit)
 
     def attempt(aim: int) -> Attempt[_Program]:
         within = replace(settings, budget=aim, time_limit=share)
@@ -82,8 +82,7 @@ def fitted(captured: Captured, settings: Settings, capture_seconds: float) -> tu
     for module in (parts.forward, parts.backward):
         module.graph.output_node().meta[CHANNELS_LAST] = channels_last
     seconds = report.seconds | {"all": time.monotonic() - begun}
-    tried = tuple((each.budget, each.peak) for each in attempts)
-    return parts, replace(report, budget=budget, compiled_peak=best.peak, attempts=tried, seconds=seconds)
+    return parts, replace(report, budget=budget, compiled_peak=best.peak, attempts=attempts, seconds=seconds)
 
 
 class Layouts(CustomGraphPass):

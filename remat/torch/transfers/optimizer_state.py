@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MethodType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import torch
 from torch import nn, optim
@@ -25,7 +25,7 @@ from remat.torch.transfers.moves import Arriving, HostCopy, arrive, fetch, offlo
 #: Classes that update each parameter for itself.
 SEPARATE = {torch.optim.SGD, *(kind for kind in NAMES.values() if isinstance(kind, type))}
 #: Optimizers whose state is on the host.
-_MOVED: WeakKeyDictionary[optim.Optimizer, HostState] = WeakKeyDictionary()
+_MOVED: WeakSet[optim.Optimizer] = WeakSet()
 
 
 class StateBytes(NamedTuple):
@@ -158,7 +158,7 @@ class HostState:
             return self._step(optimizer, closure)
 
         optimizer.step = MethodType(step, optimizer)
-        _MOVED[optimizer] = self
+        _MOVED.add(optimizer)
         optimizer.register_load_state_dict_post_hook(self._write_all)
         self._write_all(optimizer)
 
