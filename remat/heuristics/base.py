@@ -6,7 +6,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from remat.backends.base import Backend
 from remat.problem import Problem
@@ -17,6 +17,9 @@ from remat.runtime.resources import available_cpus
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Schedule
 from remat.schedule.certificate import Certificate, Verdict
+
+if TYPE_CHECKING:
+    from remat.bounds.stage_bound import Programmes
 
 OnSchedule = Callable[[Schedule], object]
 
@@ -174,6 +177,10 @@ class Heuristic(Algorithm):
     def needs_backend(self) -> bool:
         """True when this instance solves models with the backend of its run."""
         return self.uses_backend
+
+    def programmes_of(self, problem: Problem) -> Programmes | None:
+        """Return the programmes of a problem that this object shares with the bounds; None: it has none."""
+        return None
 
     @abstractmethod
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:

@@ -78,6 +78,9 @@ class FewStages(Heuristic):
     programmes: StageProgrammes | None = None
     waiting: list[Schedule]
 
+    def programmes_of(self, problem: Problem) -> StageProgrammes | None:
+        return self.programmes
+
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         self.bound = self.scope = None
         if problem.budget_bytes is None or problem.budget_bytes >= problem.reference_peak:

@@ -111,7 +111,7 @@ class Policy:
         self.kept: dict[str, Heuristic] = {}
         """Heuristics created so far."""
         self.waiting: dict[str, Stage] = {}
-        """Heuristics whose code is being compiled, with the first stage skipped for that reason."""
+        """Heuristics whose code is being compiled, each with the stage of the largest share skipped for that reason."""
         self.idle: dict[str, int] = {}
         """Number of consecutive runs of a method without improvement."""
         self.spent: dict[str, float] = {}
@@ -236,13 +236,13 @@ class Policy:
         session, heuristic = self.session, self.made(name)
         later = self.stage if self.stage.method == name else Stage(name, TURN_SHARE)
         if wait <= 0 and not heuristic.prepared(self.clock.earlier(0.0)):
-            self.waiting.setdefault(name, later)
+            self._postpone(name, later)
             return False
         best = session.best.schedule if session.best is not None else self.warm_start
         with session.step(name):
             began = self.clock.elapsed
             if not heuristic.prepared(self.clock.earlier(wait), lambda: session.enter(f"{name}: {COMPILING}")):
-                self.waiting.setdefault(name, later)
+                self._postpone(name, later)
                 return False
             self.waiting.pop(name, None)
             session.enter(name)
@@ -258,6 +258,10 @@ class Policy:
             self._spend(name, began)
         return True
 
+    def _postpone(self, name: str, stage: Stage) -> None:
+        """Record that a heuristic waits for its code; of its skipped stages, the one with the largest share runs."""
+        self.waiting[name] = max(self.waiting.get(name, stage), stage, key=lambda each: each.share)
+
     def method(self, stage: Stage) -> None:
         """Run a method that is neither a step nor a heuristic."""
         raise NotImplementedError(stage.method)
@@ -271,7 +275,7 @@ class Policy:
             return False
         began = self.clock.elapsed
         known = self.kept.get("transfers" if self.problem.can_move else FEW)
-        raise_bounds(self.session, deadline, getattr(known, "programmes", None))
+        raise_bounds(self.session, deadline, None if known is None else known.programmes_of(self.problem.plain))
         self.last_bounds = self.clock.elapsed - began
         self.bounds_final = self.last_bounds < 0.5 * (deadline.seconds - began)
         self._spend("bounds", began)

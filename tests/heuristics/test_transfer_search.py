@@ -13,6 +13,7 @@ from helpers import ONE, RUN, accepted, judged, options
 from refusals import refused
 
 from remat.backends.highs import Highs
+from remat.bounds.stage_bound import stage_bounds
 from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
@@ -25,6 +26,7 @@ from remat.heuristics.transfers.relaxed import rounded
 from remat.heuristics.transfers.state import State
 from remat.heuristics.transfers.tables import MOST_FETCHES
 from remat.problem import Problem
+from remat.runtime.deadline import Deadline
 from remat.schedule import Machine, Schedule
 from remat.schedule.certificate import Verdict
 from remat.testing import random_graph
@@ -216,6 +218,33 @@ def test_later_run_on_a_problem_continues_from_the_start(monkeypatch: pytest.Mon
     monkeypatch.setattr(State, "descend", None)  # would fail
     again = search.run(problem, HeuristicRun(ONE, first))
     assert (accepted(problem, again).time or 0) <= (accepted(problem, first).time or 0)
+
+
+def test_first_run_begins_with_the_relaxations_that_bounds_have_solved() -> None:
+    """In `auto` bounds come first while the kernels of the search are being compiled."""
+    problem, search = network("60%"), Transfers(TransfersOptions(moves=300, prices=(3.0,), leanings=(6.0,)))
+    shared = search.programmes_of(problem)
+    *_, last = stage_bounds(problem, integer=False, programmes=shared)
+    assert shared is not None
+    known = len(shared.solutions)
+    found = search.run(problem, HeuristicRun(ONE, horizon=Deadline()))
+    assert search.last is not None
+    assert (search.last.relaxation, search.last.rounded) == (shared, len(shared.solutions))
+    assert 0 < known <= len(shared.solutions)
+    assert last.value <= (accepted(problem, found).time or 0)
+
+
+def test_drops_are_left_out_while_they_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a deadline; without one the search waits for them."""
+    problem, begun = network("62%"), []
+    monkeypatch.setattr(Drops, "compiled", lambda: False)
+    monkeypatch.setattr(Drops, "run", None)  # would fail
+    monkeypatch.setattr("remat.heuristics.transfers.heuristic.begin", lambda *sets: begun.extend(sets))
+    found = Transfers().run(problem, HeuristicRun(options(0.5)))
+    assert accepted(problem, found).time is not None
+    assert begun == list(Drops.kernels)
+    with pytest.raises(TypeError):
+        Transfers(TransfersOptions(moves=10)).run(problem, RUN)
 
 
 def test_same_seed_same_schedule() -> None:

@@ -204,6 +204,13 @@ def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.
     assert stages.run().startswith(f"order few-stages {BLOCKS} bounds")
 
 
+def test_skipped_stage_with_the_largest_share_runs_when_its_code_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(monkeypatch, RANDOM, ready={DROPS: 1.0}, takes={DROPS: 99, "eviction": 2.0})
+    stages.auto.follow([Stage(DROPS, 0.2), Stage(DROPS, 0.5), Stage(DROPS, 0.1), Stage("eviction"), Stage("greedy")])
+    assert stages.trace == ["eviction", DROPS, "greedy"]
+    assert Clock.now[0] == pytest.approx(2.0 + 0.5 * 8.0 + 0.1, abs=0.1)  # greedy takes 0.1 s
+
+
 def test_bounds_are_not_repeated_with_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor if they ended early, since more time would not change them."""
     for seconds, takes, most in ((2.5, 99, 2), (20, 0.1, 1)):

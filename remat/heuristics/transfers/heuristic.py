@@ -28,6 +28,7 @@ from remat.problem.op_sequence import order_of
 from remat.problem.training_step import training_step
 from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Positive, Range
+from remat.runtime.compiled import begin
 from remat.runtime.deadline import Deadline, now
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Verdict
@@ -81,6 +82,7 @@ class Transfers(Heuristic):
        that gives the transfer bound (:func:`.relaxed.rounded`), which decides on all tensors at once.
     2. Others begin without choices, with several prices in turn, which are then refined.
     3. Their best choices compete with everything moved, each k-th layer moved, drops without moves, and the start.
+       With a deadline, drops are left out while their kernels are being compiled.
     4. *Annealing* adds, removes and exchanges recomputations and fetches at random, each evaluated exactly. Its rounds
        start from the best choices, and from others once that brings no more (:class:`.starts.Starts`). Threads walk
        apart and share the best choices.
@@ -100,26 +102,29 @@ class Transfers(Heuristic):
     name = "transfers"
     options_type = TransfersOptions
     moves: ClassVar[bool] = True
-    kernels = (KERNELS, *Drops.kernels)
+    kernels = (KERNELS,)
     last: _Last | None = None
     """State of the last run, from which a later one on the same problem with a start or in turns continues."""
 
-    @property
-    def programmes(self) -> TransferSearch | None:
-        """Programmes that bounds resume."""
-        return None if self.last is None else self.last.relaxation
+    def programmes_of(self, problem: Problem) -> TransferSearch | None:
+        return self._continued(problem).relaxation
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         if not self.prepared(run.deadline):
             return None
-        alone = run.start is None and run.horizon is None
-        if self.last is None or self.last.given is not problem or alone:
-            self.last = _Last(problem, problem if self.options.recompute else replace(problem, max_computes=1))
-        search = _Search(self.last, run, self.options)
+        if run.start is None and run.horizon is None:
+            self.last = None
+        search = _Search(self._continued(problem), run, self.options)
         search.go()
         return search.schedule
+
+    def _continued(self, problem: Problem) -> _Last:
+        """Return the state of the last run on a problem, or a new one."""
+        if self.last is None or self.last.given is not problem:
+            self.last = _Last(problem, problem if self.options.recompute else replace(problem, max_computes=1))
+        return self.last
 
 
 @dataclass(eq=False)
@@ -213,15 +218,20 @@ class _Search:
     def _given(self, *, drops: bool) -> None:
         """Consider the start, and drops without moves."""
         starts = [] if self.call.start is None else [self.call.start]
-        alone = self.problem.one_memory
-        part = self.call.deadline.earlier(DROPS_SHARE * self.call.deadline.remaining)
-        if drops and not self.call.options.from_nothing:
-            dropped = Drops().run(alone, HeuristicRun(self.call.until(part).options))
-            starts += [] if dropped is None else [dropped]
+        dropped = self._dropped() if drops and not self.call.options.from_nothing else None
+        starts += [] if dropped is None else [dropped]
         for schedule in starts:
             self.offer(schedule)
             if self.state.take_schedule(schedule):
                 self._begin(self.state.evaluate())
+
+    def _dropped(self) -> Schedule | None:
+        """Return the result of drops without moves; None while their kernels are being compiled, with a deadline."""
+        part = self.call.deadline.earlier(DROPS_SHARE * self.call.deadline.remaining)
+        if math.isfinite(part.seconds) and not Drops.compiled():
+            begin(*Drops.kernels)
+            return None
+        return Drops().run(self.problem.one_memory, HeuristicRun(self.call.until(part).options))
 
     def _descents(self) -> None:
         """Descend at several prices of link time, and near the best of them."""
