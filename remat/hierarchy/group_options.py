@@ -13,6 +13,7 @@ from remat.hierarchy.effort import Effort, answered
 from remat.hierarchy.quotient import choice_of
 from remat.hierarchy.subproblem import SubProblem
 from remat.problem import Problem
+from remat.problem.op_sequence import allowed_computes
 from remat.runtime.arrays import Int
 from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
@@ -212,6 +213,15 @@ def plain_options(part: SubProblem) -> list[Option]:
     """Return three options: save all, recompute all, and the forward part alone that saves nothing (*fast-forward*).
 
     Op numbers are those of the sub-problem. Ops that may run only once or contribute to a buffer are not recomputed.
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> from remat.hierarchy.groups import Group
+    >>> whole = Problem(unit_chain(6), max_computes={"f4": 1})
+    >>> part = SubProblem.of(whole, Group("g", np.arange(1, 5), np.arange(8, 12)))
+    >>> [(one.name, one.backward.tolist()) for one in plain_options(part) if one.backward is not None]
+    [('save all', [5, 6, 7, 8]), ('recompute all', [0, 1, 2, 5, 6, 7, 8])]
     """
     graph, outside = part.problem.graph, part.outside
     arrays, size = graph.arrays, len(part.ops)
@@ -225,8 +235,7 @@ def plain_options(part: SubProblem) -> list[Option]:
         if wanted[arrays.op_outputs[op]].any():
             needed[op] = True
             wanted[arrays.op_inputs[op]] = True
-    alone = arrays.op_outputs.where(arrays.producers.counts > 1).counts == 0
-    again = forward[(arrays.recomputable & alone)[:outside]]
+    again = forward[allowed_computes(part.problem, 2)[:outside] > 1]
     return [
         Option(forward, backward, "save all"),
         Option(forward, np.concatenate([again, backward]), "recompute all"),

@@ -38,6 +38,8 @@ CHAINS = (8, 64, 512)
 SLACK, SLACK_OF_MANY = 1.000001, 1.03
 #: Number of ops from which `SLACK_OF_MANY` applies.
 MANY = 5_000
+#: Leaning of a last descent, if no other keeps the budget: recompute inputs wherever holding them adds to the excess.
+RECOMPUTE = 1e9
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class DropsOptions(Options):
 
     leanings: tuple[Annotated[float, Range(above=0)], ...] = (6.0, 2.0, 1.0, 20.0)
     """Price of holding an input for longer relative to recomputing it, in bytes of excess at the rate of the drop: high
-    values recompute less. Each is tried, and the best schedule is returned."""
+    values recompute more. Each is tried, and the best schedule is returned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,7 +139,9 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
         ways: list[tuple[float, tuple[Int, Int] | None]] = [(leaning, None) for leaning in leanings]
         if again is not None and len(again[0]):
             ways.insert(0, (leanings[0], again))
-        for leaning, begin in ways:
+        for leaning, begin in [*ways, (RECOMPUTE, None)]:
+            if leaning == RECOMPUTE and best is not None and best[0] == 0:
+                break
             net, state = tables(problem, order, begin)
             descend(net, state, leaning, run.deadline)
             rank = int(state.number[EXCESS]), int(net.cost @ state.times)
