@@ -9,7 +9,7 @@ import numpy as np
 
 from remat.modeling import Model
 from remat.modeling.model import Kind
-from remat.runtime.arrays import Float
+from remat.runtime.arrays import Float, Int
 
 #: Widest range of sums that is searched, as a share of its end. Solvers leave 1e-9 of a bound open.
 WIDEST = 1e-8
@@ -34,17 +34,29 @@ def attained(model: Model, bound: int, known: int) -> int:
     """
     objective = model.objective
     index, coefficient = objective.index, objective.coefficient
-    narrow = 0 < known - bound <= WIDEST * known
     whole = (
         not objective.constant
         and (model.kind[index] == Kind.BOOLEAN.value).all()
         and (coefficient == np.rint(coefficient)).all()
     )
-    if not narrow or not whole or (coefficient < 0).any():
+    if not whole or (coefficient < 0).any():
         return bound
-    costs, counts = np.unique(coefficient[model.upper[index] > 0].astype(np.int64), return_counts=True)
-    terms = dict(zip(costs.tolist(), counts.tolist(), strict=True))
-    return bound if has_sum(terms, bound, known - 1) else known
+    return next_sum(coefficient[model.upper[index] > 0].astype(np.int64), bound, known)
+
+
+def next_sum(costs: Int, bound: int, known: int) -> int:
+    """Round a bound on a sum of some of `costs` up to a known sum if no sum lies between them.
+
+    Examples
+    --------
+    >>> costs = np.full(9, 10**9)
+    >>> next_sum(costs, 5 * 10**9 - 9, 5 * 10**9), next_sum(costs, 4, 5 * 10**9)
+    (5000000000, 4)
+    """
+    if not 0 < known - bound <= WIDEST * known:
+        return bound
+    values, counts = np.unique(costs, return_counts=True)
+    return bound if has_sum(dict(zip(values.tolist(), counts.tolist(), strict=True)), bound, known - 1) else known
 
 
 def has_sum(terms: Mapping[int, int], least: int, most: int) -> bool:

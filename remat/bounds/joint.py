@@ -9,7 +9,7 @@ import numpy as np
 
 from remat.backends.highs import Highs
 from remat.bounds.base import Bound, cost_unit, lacks_memory, whole_units
-from remat.bounds.cost_sums import attained, objective_of
+from remat.bounds.cost_sums import next_sum, objective_of
 from remat.bounds.flow import UNLIMITED, BoundaryNetwork
 from remat.bounds.peak_bounds import cut_at, step_memory
 from remat.modeling import Model
@@ -77,7 +77,9 @@ def joint_bound(
         model = joint_programme(problem, op)
         if note := lacks_memory(model, memory_limit):
             break
-        result = Highs().solve(model, SolveOptions(clock, threads))
+        # A solution that is not above the best value shows that this op does not raise the bound.
+        target = {"objective_target": float(extra // unit)} if extra else {}
+        result = Highs().solve(model, SolveOptions(clock, threads, solver=target))
         versions = dict(result.versions)
         if result.status is Status.INFEASIBLE:
             infeasible = True
@@ -85,7 +87,7 @@ def joint_bound(
         if result.bound is not None:
             value = whole_units(result.bound)
             if result.values is not None:
-                value = attained(model, value, objective_of(model, result.values))
+                value = next_sum(problem.graph.arrays.cost // unit, value, objective_of(model, result.values))
             extra = max(extra, unit * value)
     return Bound(
         None if infeasible else base + extra,
@@ -128,30 +130,33 @@ def _must_hold(problem: Problem, network: BoundaryNetwork, op: int) -> int:
 def joint_programme(problem: Problem, op: int) -> Model:
     """Build the integer programme of :func:`joint_bound` for one op ``v``.
 
-    Variables: ``before[u]``, op ``u`` is in ``D``; ``held[t]``, tensor ``t`` is live at the first compute of ``v``;
-    ``again[u]``, ``u`` runs again later. Minimise ``sum cost(u) again[u]`` subject to
+    Variables: ``before[u]``, op ``u`` is in ``D``; ``past[u]``, it is, and does not run again; ``held[t]``, tensor
+    ``t`` is live at the first compute of ``v``. Minimise ``sum cost(u) (before[u] − past[u])`` subject to
 
-    (1) ``before[u] >= before[w]`` for each reader ``w`` of an output of ``u``; ``before`` is 1 for the ops that ``v``
-        depends on, 0 for ``v`` and the ops that depend on it;
-    (2) ``held[t] + again[u] >= before[u] − before[w]`` for each writer ``u`` and reader ``w`` of ``t``, and
-        ``>= before[u]`` if ``t`` is to be kept; except for inputs and outputs of ``v``, which are live anyway;
+    (1) ``before[u] >= before[w]`` for each reader ``w`` of an output of ``u``, and ``before[u] >= past[u]``; ``before``
+        is 1 for the ops that ``v`` depends on, 0 for ``v`` and the ops that depend on it;
+    (2) ``held[t] >= past[u] − past[w]`` for each writer ``u`` and reader ``w`` of ``t``, and ``>= past[u]`` if ``t`` is
+        to be kept; except for inputs and outputs of ``v``, which are live anyway;
     (3) ``sum size(t) held[t]`` is at most the budget less the memory of the step of ``v`` alone.
 
+    The right side of (2) is 1 if ``w`` still runs, for the first time or again, and ``u`` does not: then ``t`` is live.
     For an accumulation buffer, (2) has a row for each writer: if the buffer is not live now, all of its writers run
     later, those in ``D`` again. Costs are counted in units of :func:`remat.bounds.base.cost_unit`.
     """
     arrays = problem.graph.arrays
     n = len(arrays.cost)
-    limits = problem.compute_limits
     lower, upper = np.zeros(n), np.ones(n)
     lower[arrays.op_predecessors.reachable(op)] = 1
     upper[op] = upper[arrays.op_successors.reachable(op)] = 0
     model = Model(f"joint programme of {problem.graph.op_names[op]}")
     before = model.booleans("before", n, lower, upper)
-    again = model.booleans("again", n, 0, [limit != 1 for limit in limits])
+    past = model.booleans("past", n, 0, upper)
     held = model.booleans("held", len(arrays.size))
     pairs = arrays.op_successors
     model.add(difference_rows("closed", before.index[pairs.rows], before.index[pairs.indices]))
+    model.add(difference_rows("run before", before.index, past.index))
+    if problem.once.any():
+        model.add(difference_rows("once", past.index[problem.once], before.index[problem.once]))
     free = np.ones(len(arrays.size), dtype=np.bool_)
     free[arrays.op_inputs[op]] = False
     free[arrays.op_outputs[op]] = False
@@ -159,17 +164,15 @@ def joint_programme(problem: Problem, op: int) -> Model:
     writer, reader, tensor = arrays.edge_producer[read], arrays.edge_consumer[read], arrays.edge_tensor[read]
     kept = (free & problem.kept)[arrays.producers.rows]
     keeper, stays = arrays.producers.indices[kept], arrays.producers.rows[kept]
-    first, whose = np.arange(len(writer)), np.concatenate([writer, keeper])
-    every = np.arange(len(whose))
-    lasting = every, held.index[np.concatenate([tensor, stays])], 1
-    live = lasting, (every, again.index[whose], 1), (every, before.index[whose], -1), (first, before.index[reader], 1)
-    model.add(rows_from("live or again", *live, num_rows=len(every), lower=0))
-    needs = (first, held.index[tensor], 1), (first, again.index[writer], 1), (first, again.index[reader], -1)
-    model.add(rows_from("inputs of what runs again", *needs, num_rows=len(first), lower=0))
+    row = np.arange(len(writer))
+    terms = (row, held.index[tensor], 1), (row, past.index[writer], -1), (row, past.index[reader], 1)
+    model.add(rows_from("live while read", *terms, num_rows=len(row), lower=0))
+    model.add(difference_rows("live if kept", held.index[stays], past.index[keeper]))
     scale = float(max(1, arrays.size.max()))
     budget = problem.budget_bytes
     room = math.inf if budget is None else (budget - problem.constant_bytes - int(arrays.op_bytes[op])) / scale
     weight = np.where(free & ~arrays.is_input, arrays.size, 0) / scale
     model.add(rows_from("memory", (0, held.index, weight), num_rows=1, upper=room))
-    model.minimize(again.index, arrays.cost // cost_unit(problem))
+    cost = arrays.cost // cost_unit(problem)
+    model.minimize(np.concatenate([before.index, past.index]), np.concatenate([cost, -cost]))
     return model
