@@ -48,6 +48,8 @@ from remat.torch.peers import schedule_of_trace
 AIM, CLOSE = 0.6, 0.005
 #: Relative gap of costs of the verdict "optimal to 1e-4".
 GAP = 1e-4
+#: Part of the budget for tensors that proofs leave out.
+NEGLIGIBLE = 1 / 500
 
 
 class Sizes(NamedTuple):
@@ -226,13 +228,13 @@ def proved(
 
     Each is solved for a cost below the known one by the gap: easier to refute than any lower cost.
     """
-    programmes, drops, deadline = StageProgrammes(problem), Drops(), Deadline.after(options.prove)
+    programmes, drops, deadline = StageProgrammes(problem, NEGLIGIBLE), Drops(), Deadline.after(options.prove)
     drops.prepared(deadline)
     best, known = schedule, problem.validate(schedule)
     while not deadline.expired and not _near(known, programmes.value, options.gap):
         call, aim = SolveOptions(deadline, 1), math.ceil((known.cost or 0) * (1 - options.gap))
-        relaxed = programmes.relax(programmes.build(deadline), call, aim)
-        values, _ = programmes.solve(Highs(), relaxed, call, aim)
+        relaxed = programmes.relax(programmes.build(deadline, aim), call)
+        values, _ = programmes.solve(Highs(), relaxed, call)
         if values is None:
             break
         schedules, before = programmes.schedules(values), known

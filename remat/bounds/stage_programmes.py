@@ -19,6 +19,7 @@ from remat.bounds.path_cuts import Tightened, tightened
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_elimination import StageElimination
+from remat.bounds.stage_reduction import Known, StageReduction
 from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
 from remat.bounds.stage_sums import stage_sums
 from remat.bounds.sum_branching import SumBranching
@@ -67,6 +68,9 @@ class StageProgrammes:
     ----------
     problem : Problem
         With a budget.
+    negligible : float
+        Part of the budget for the smallest tensors, which are left out. Then programmes are smaller, and their memory
+        is often a multiple of a larger unit; but what follows from their solutions can exceed the budget by this part.
 
     Attributes
     ----------
@@ -84,6 +88,8 @@ class StageProgrammes:
         True if the last programme was solved by elimination of ops.
     tried : float
         Seconds in which an integer programme with the present events was not decided.
+    enough : int or None
+        Cost that the schedules sought undercut, as given to :meth:`build`.
 
     Examples
     --------
@@ -92,31 +98,55 @@ class StageProgrammes:
     >>> programmes = StageProgrammes(Problem(unit_chain(8), 4))
     >>> call = SolveOptions(Deadline())
     >>> while True:
-    ...     values, _ = programmes.solve(Highs(), programmes.relax(programmes.build(call.deadline), call), call)
+    ...     found = programmes.relax(programmes.build(call.deadline), call)
+    ...     values, _ = programmes.solve(Highs(), found, call)
     ...     if not programmes.widen(programmes.schedules(values)[0]):
     ...         break
     >>> sorted(programmes.events), programmes.value
     ([9, 10, 11, 12, 13, 14], 26)
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, negligible: float = 0.0) -> None:
         assert problem.budget_bytes is not None
+        self._negligible = int(negligible * problem.budget_bytes)
         self.problem, self.budget = problem, problem.budget_bytes
         self.base = self.value = problem.graph.base_cost
         self.slim, self.infeasible, self.solved = True, False, False
         self.tried, self.eliminated = 0.0, False
         self._cut: list[Schedule] | None = None
         self._search: StageElimination | None = None
+        self._reduction: StageReduction | None = None
+        self._alone: tuple[int, int] | None = None  # the first event, and the bound of the relaxation with it alone
+        self.enough: int | None = None
         self.events = set(prominent_peaks(step_memory(problem), self.budget)[:1])
 
     def worth(self, seconds: float) -> bool:
         """Return False if about as many seconds were not enough for the present events."""
         return seconds >= LONGER * self.tried
 
-    def build(self, deadline: Deadline) -> Model:
-        """Build the relaxation with the events so far; raise `OverdueError` at the deadline."""
-        self.relaxation = StageRelaxation(self.problem, sorted(self.events), self.slim)
+    def build(self, deadline: Deadline, enough: int | None = None) -> Model:
+        """Build the relaxation with the events so far, for schedules that cost less than `enough`.
+
+        A slim one with several events is that of a smaller problem, :class:`StageReduction`.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline.
+        """
+        problem, events = self.problem, sorted(self.events)
+        self.enough, self._reduction = enough, None
+        if self.slim and len(events) > 1 and not problem.graph.in_place:
+            known = None if enough is None or self._alone is None else Known(*self._alone, enough)
+            self._reduction = StageReduction(problem, events, known, self._negligible)
+            problem, events = self._reduction.reduced, self._reduction.events
+        self.relaxation = StageRelaxation(problem, events, self.slim)
         return self.relaxation.build(deadline)
+
+    @property
+    def _limited(self) -> int | None:
+        """The cost below which the relaxation as built has all schedules; None: it has all."""
+        return self.enough if self._reduction is not None and self._reduction.known is not None else None
 
     def cut(self, deadline: Deadline) -> list[Schedule]:
         """Raise :attr:`value` to the linear relaxation of the first event of a large graph, by minimum cuts.
@@ -135,30 +165,29 @@ class StageProgrammes:
             found.solve(deadline)
             self.infeasible |= found.infeasible
             self._raise(model, -(-found.bound // self.relaxation.unit), None)
-            self._cut = [] if found.best is None else self._following([found.best.live]).schedules
+            self._cut = [] if found.best is None else self._following(found.best.live[None]).schedules
         return self._cut
 
-    def relax(self, model: Model, call: SolveOptions, enough: int | None = None) -> Tightened:
-        """Add path cuts to a model, until its linear relaxation reaches a cost, and raise :attr:`value` to that."""
-        cost = None if enough is None else (enough - self.base) / self.relaxation.unit
+    def relax(self, model: Model, call: SolveOptions) -> Tightened:
+        """Add path cuts to a model, until its linear relaxation reaches :attr:`enough`, and raise :attr:`value`."""
+        cost = None if self.enough is None else (self.enough - self.base) / self.relaxation.unit
         found = tightened(self.relaxation, model, call, cost)
-        self.infeasible |= found.linear.infeasible
+        if found.linear.infeasible:
+            self._none_below(self._limited)
         if found.linear.bound is not None:  # rounding errors are subtracted from it already
-            self._raise(model, math.ceil(found.linear.bound), None)
+            self._raise(model, math.ceil(found.linear.bound), self._limited)
         return found
 
-    def solve(
-        self, backend: Backend | None, found: Tightened | Model, call: SolveOptions, enough: int | None = None
-    ) -> tuple[Float | None, bool]:
-        """Solve an integer programme for a solution below a cost, and raise :attr:`value`.
+    def solve(self, backend: Backend | None, found: Tightened | Model, call: SolveOptions) -> tuple[Float | None, bool]:
+        """Solve an integer programme for a solution below :attr:`enough`, and raise :attr:`value`.
 
         Programmes of few events are solved by elimination of ops, others by the backend; None: they are not solved.
         Return the solution, None if there is none in time, and whether the programme is decided.
         """
-        model = found if isinstance(found, Model) else found.lean
+        model, enough = found if isinstance(found, Model) else found.lean, self.enough
         branch, self.eliminated = None, False
         if isinstance(found, Tightened) and not found.linear.infeasible and StageElimination.applies(self.relaxation):
-            values, decided = self._eliminate(found, call, enough)
+            values, decided = self._eliminate(found, call)
             self.eliminated = values is not None or decided
             if self.eliminated:
                 return values, decided
@@ -168,7 +197,7 @@ class StageProgrammes:
             if not found.linear.infeasible:
                 model = cheaper_than(found.full, found.linear, self._most_below(enough), model)
             if len(self.events) > 1 and call.deadline.remaining >= BRANCHING:
-                branch = partial(self._branch, found, call, enough)
+                branch = partial(self._branch, found, call)
         seconds = call.deadline.remaining
         raw = backend.solve(model, call if branch is None else replace(call, deadline=call.deadline.share(SOLVER)))
         if raw.status is Status.INFEASIBLE:
@@ -184,9 +213,9 @@ class StageProgrammes:
         self.tried = seconds
         return None, False
 
-    def _eliminate(self, found: Tightened, call: SolveOptions, enough: int | None) -> tuple[Float | None, bool]:
+    def _eliminate(self, found: Tightened, call: SolveOptions) -> tuple[Float | None, bool]:
         """Solve a programme by elimination of ops, as :meth:`solve` does."""
-        relaxation = self.relaxation
+        relaxation, enough = self.relaxation, self.enough
         duals = found.linear.duals.get("memory", np.zeros(len(relaxation.events)))
         most = None if enough is None else self._most_below(enough)
         search = StageElimination(relaxation, -duals / relaxation.scale)
@@ -202,9 +231,10 @@ class StageProgrammes:
         self._search = search
         return values, outcome.cost == outcome.bound
 
-    def _branch(self, found: Tightened, call: SolveOptions, enough: int) -> tuple[Float | None, bool]:
+    def _branch(self, found: Tightened, call: SolveOptions) -> tuple[Float | None, bool]:
         """Solve a programme by branching on sums of variables, as :meth:`solve` does."""
-        matrix = to_matrix(lower(found.lean, Highs.native).model)
+        matrix, enough = to_matrix(lower(found.lean, Highs.native).model), self.enough
+        assert enough is not None
         most = self._most_below(enough)
         outcome = SumBranching(matrix, stage_sums(self.relaxation, matrix.shape[1]), most, call).run()
         if outcome.bound > most:
@@ -233,25 +263,30 @@ class StageProgrammes:
             extra = attained(model, extra, self._most_below(enough) + 1)
         cost = self.base + self.relaxation.unit * max(0, extra)
         self.value, self.solved = max(self.value, cost if enough is None else min(cost, enough)), True
+        if len(self.events) == 1:
+            self._alone = next(iter(self.events)), self.value
 
     def schedules(self, values: Float) -> list[Schedule]:
         """Return schedules that follow from a solution, a fractional one rounded: the cheapest first.
 
         If none fits, some of those that follow from other solutions of an elimination precede them.
         """
-        live = [stage.live for stage in self.relaxation.stages[:-1]]
-        best = self._following([(values[np.maximum(columns, 0)] > 0.5) & (columns >= 0) for columns in live])
+        live = np.array(self.relaxation.live)
+        best = self._following((values[np.maximum(live, 0)] > 0.5) & (live >= 0))
         search, rng = self._search, np.random.default_rng(0)
         if search is not None and search.relaxation is self.relaxation:
             for _ in range(ALIKE):
                 if best.peak <= self.budget:
                     break
-                best = min(best, self._following(list(search.live(rng))), key=lambda each: (each.cost, each.peak))
+                best = min(best, self._following(search.live(rng)), key=lambda each: (each.cost, each.peak))
         return best.schedules
 
-    def _following(self, held: list[Bool]) -> Following:
-        """Return schedules that hold tensors at the events."""
-        found = [schedule_of_held(self.problem, self.relaxation.events, held, ahead=ahead) for ahead in (False, True)]
+    def _following(self, held: Bool) -> Following:
+        """Return schedules that hold tensors of the relaxation's problem at the events."""
+        events, reduction = self.relaxation.events, self._reduction
+        if reduction is not None:
+            events, held = reduction.at, reduction.original(held)
+        found = [schedule_of_held(self.problem, events, held, ahead=ahead) for ahead in (False, True)]
         runs = [self.problem.simulate(schedule) for schedule in found]
         first = min((0, 1), key=lambda number: (runs[number].cost, runs[number].peak))
         return Following(runs[first].cost, runs[first].peak, found if first == 0 else found[::-1])
@@ -297,7 +332,9 @@ def stage_memory(problem: Problem, schedule: Schedule) -> Int:
     return most
 
 
-def schedule_of_held(problem: Problem, events: Sequence[int], held: Sequence[Bool], *, ahead: bool = False) -> Schedule:
+def schedule_of_held(
+    problem: Problem, events: Sequence[int], held: Sequence[Bool] | Bool, *, ahead: bool = False
+) -> Schedule:
     """Return the reference order with recomputations, in which only held tensors outlast an event.
 
     Between two events, values stay while they are of use. Before each op, missing values that it needs are recomputed

@@ -229,9 +229,11 @@ class StageRelaxation:
         """Return the row (1) of an event."""
         arrays = self.problem.graph.arrays
         live = np.flatnonzero(stage.here >= 0)
-        weight = arrays.size[live] / self.scale
-        room = self.room(stage.until) / self.scale
-        return rows_from("memory", (0, stage.here[live], weight), num_rows=1, upper=room)
+        weight, room = arrays.size[live], self.room(stage.until)
+        unit = int(np.gcd.reduce(weight)) if stage.here is stage.live else 0  # a host can hold parts of tensors
+        if unit:
+            room = room // unit * unit
+        return rows_from("memory", (0, stage.here[live], weight / self.scale), num_rows=1, upper=room / self.scale)
 
     def room(self, position: int) -> int:
         """Return the bytes that the step of the op at a position leaves of the budget."""
@@ -306,8 +308,10 @@ class StageRelaxation:
         return rows_from("buffers filled again", *terms, num_rows=len(found), lower=1)
 
     def _limits(self, stages: list[Stage]) -> Linear:
-        """Return the rows (8)."""
-        limits = [(op, limit) for op, limit in enumerate(self.problem.compute_limits) if limit is not None]
+        """Return the rows (8), without those that are always satisfied."""
+        count = np.sum([stage.again >= 0 for stage in stages], axis=0).tolist()
+        every = zip(self.problem.compute_limits, count, strict=True)
+        limits = [(op, limit) for op, (limit, most) in enumerate(every) if limit is not None and limit <= most]
         terms = [(row, [stage.again[op] for stage in stages], -1) for row, (op, _) in enumerate(limits)]
         lower = [1 - limit for _, limit in limits]
         return rows_from("limits of computes", *terms, num_rows=len(limits), lower=lower)

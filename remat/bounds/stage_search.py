@@ -44,14 +44,14 @@ class StageSearch(BoundSearch):
             if integer and not programmes.worth(seconds):
                 return
             call = SolveOptions(self.clock.earlier(seconds), self.threads)
-            model = programmes.build(self.clock)
+            model = programmes.build(self.clock, self.enough)
             self.check_memory(model)
             before = self.best
-            found = programmes.relax(model, call, self.enough)
+            found = programmes.relax(model, call)
             yield from self._take(programmes, found.linear.versions)
             values, decided = found.linear.values, False
             if integer and not self.done and len(programmes.events) * num_ops <= MOST_WORK:
-                values, decided = programmes.solve(Highs(), found, call, self.enough)
+                values, decided = programmes.solve(Highs(), found, call)
                 yield from self._take(programmes, found.linear.versions)
                 values = found.linear.values if values is None and not decided else values
             failed = failed + 1 if self.best is before else 0

@@ -128,16 +128,15 @@ class _Search:
             if not programmes.worth(part.remaining):
                 return
             call = SolveOptions(part, options.threads, options.seed, memory_limit=options.memory_limit)
-            model = programmes.build(part)
+            model = programmes.build(part, self.best.cost)
             if model.num_vars > self.heuristic.options.variables or lacks_memory(model, options.memory_bytes):
                 return
-            asked = self.best.cost
-            found = None if options.isolate else programmes.relax(model, call, asked)
+            found = None if options.isolate else programmes.relax(model, call)
             if self._over():
                 return
             brief = self.call.start is None and self.call.deadline.remaining < SEVERAL
             backend = None if brief and len(programmes.events) > 1 else self.backend
-            values, decided = programmes.solve(backend, found or model, call, asked)
+            values, decided = programmes.solve(backend, found or model, call)
             unsolved = values is None and not decided
             if unsolved and found is not None:
                 values = found.linear.values
