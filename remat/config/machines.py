@@ -7,7 +7,7 @@ from typing import Any
 
 from remat.schedule.machine import Machine
 
-#: First word of a machine whose rates are measured.
+#: As :data:`remat.torch.links.MEASURED`, without importing torch.
 MEASURED = "measured"
 
 
@@ -22,9 +22,8 @@ def read_machine(given: str | Mapping[str, Any]) -> Machine:
         If it is to be measured, and there is no GPU.
     """
     text = given if isinstance(given, str) else Machine.text_of(given)
-    first, _, rest = text.partition(",")
-    if first.strip() != MEASURED:
+    if text.partition(",")[0].strip() != MEASURED:
         return Machine.parse(text)
-    from remat.torch.links import measured_machine
+    from remat.torch.links import machine_here
 
-    return Machine.parse(",".join(filter(None, [measured_machine().settings, rest])))
+    return machine_here(text)

@@ -18,13 +18,20 @@ from remat.schedule.certificate import overhead_text
 from remat.schedule.io import read_schedule
 from remat.solving.result import Result
 
+#: Remedies where a function lacks an option that others have.
+REMEDIES = {
+    "optimizer": ": give a budget in bytes, less those of the optimizer's state",
+    "offload": ": remat.torch.rematerialize, remat.torch.inductor and remat.jax.best_policy move tensors to the host",
+}
+REMEDIES["machine"] = REMEDIES["offload"]
+
 
 def check_options(function: str, options: Mapping[str, Any], known: type) -> None:
     """Raise ProblemError if an option is not one of the typed dictionary `known`."""
     words = get_type_hints(known)
     for name in options:
         if name not in words:
-            remedy = nearest(name, words) or f"; it has {', '.join(words)}"
+            remedy = REMEDIES.get(name) or nearest(name, words) or f"; it has {', '.join(words)}"
             raise ProblemError(f"{function} has no option {name!r}{remedy}", "step-setting")
 
 

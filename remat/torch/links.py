@@ -37,6 +37,26 @@ def measured_machine() -> Machine:
     return machine_of(LARGE, write=write, read=read, both=both, latency=latency)
 
 
+#: First word of a machine whose rates are measured.
+MEASURED = "measured"
+
+
+def machine_here(given: Machine | str) -> Machine:
+    """Return a machine, also of a text where ``measured`` in the place of a preset stands for this GPU and its host.
+
+    Raises
+    ------
+    ProblemError
+        If it cannot be read.
+    MeasurementError
+        If it is to be measured, and there is no GPU.
+    """
+    first, _, rest = given.partition(",") if isinstance(given, str) else ("", "", "")
+    if first.strip() != MEASURED:
+        return Machine.of(given)
+    return Machine.parse(",".join(filter(None, [measured_machine().settings, rest])))
+
+
 def machine_of(size: int, *, write: float, read: float, both: float, latency: float) -> Machine:
     """Return the machine on which transfers of `size` bytes take these nanoseconds.
 

@@ -247,6 +247,8 @@ def test_wrong_calls_are_refused(within):
         rematerialize(mlp, (LAYERS, BATCH), "60%", other_shapes="sometimes")
     with refused("problem.step-setting", culprit="time_limit"):
         rematerialize(mlp, (LAYERS, BATCH), "60%", time_limits=3)
+    with refused("problem.step-setting", culprit="less those of the optimizer's state"):
+        rematerialize(mlp, (LAYERS, BATCH), "60%", optimizer="adam")
 
 
 def test_losses_that_cannot_run_by_a_schedule_are_refused():

@@ -22,7 +22,7 @@ from remat.errors import ExecutionError, ScheduleError  # noqa: E402
 from remat.graphs import ComputeGraph  # noqa: E402
 from remat.schedule import Machine, Rules, Schedule, validate  # noqa: E402
 from remat.schedule.machine import on_device  # noqa: E402
-from remat.torch import Captured, Executor, capture, rematerialize, rematerialize_blocks  # noqa: E402
+from remat.torch import Captured, Executor, backend, capture, rematerialize, rematerialize_blocks  # noqa: E402
 from remat.torch.execute.split import handed_out, split  # noqa: E402
 from remat.torch.rematerialized.autograd_function import Program  # noqa: E402
 from remat.torch.transfers import host_memory, links, moves  # noqa: E402
@@ -320,9 +320,12 @@ def test_refused_options(kind: str, options: dict[str, Any]) -> None:
         rematerialize(Wide(), torch.randn(4, 64), "60%", **{"offload": "1GiB", **options})
 
 
-def test_blocks_move_nothing() -> None:
-    with refused("problem.step-offload"):
-        rematerialize_blocks(Wide(), "60%", torch.randn(4, 64), offload="1GiB")
+@pytest.mark.parametrize("option", ["offload", "machine", "optimizer"])
+def test_blocks_and_compiled_modules_refuse_what_only_steps_do(option: str) -> None:
+    with refused("problem.step-setting", culprit=f"rematerialize_blocks has no option '{option}'"):
+        rematerialize_blocks(Wide(), "60%", torch.randn(4, 64), **{option: "adam"})
+    with refused("problem.step-setting", culprit=f"backend has no option '{option}'"):
+        backend("60%", **{option: "adam"})
 
 
 def test_memory_that_cannot_be_pinned_and_devices_without_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

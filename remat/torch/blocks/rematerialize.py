@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 import torch
 from torch import nn
 
-from remat.errors import ExecutionError, ProblemError
+from remat.errors import ExecutionError
 from remat.schedule import Schedule
 from remat.solving.method import MethodLike
 from remat.solving.training_steps import check_options
@@ -230,8 +230,6 @@ def rematerialize_blocks(
     >>> len(found.report.blocks), found.report.predicted_peak <= 0.75 * found.report.reference_peak
     (6, True)
     """
-    if "offload" in options:
-        raise ProblemError("blocks move no tensors to the host; use rematerialize on the model", "step-offload")
     check_options("rematerialize_blocks", options, BlockOptions)
     if not isinstance(model, nn.Module):
         raise ExecutionError(f"rematerialize_blocks takes a torch.nn.Module, not a {type(model).__name__}", "no-module")

@@ -19,6 +19,7 @@ from remat.solving.method import MethodLike
 from remat.solving.solve import solve
 from remat.solving.training_steps import StepReport, costs_text, host_machine
 from remat.torch.costs import cost_model
+from remat.torch.links import machine_here
 from remat.torch.policies.graph_tags import Tags, captured_step, fitted, saved_bytes
 
 _log = logging.getLogger("remat.torch")
@@ -102,7 +103,7 @@ def memory_policy(
     """
     parse_budget(budget, 0)  # refuse it before training begins
     model = cost_model(costs)
-    host = host_machine(offload, machine)
+    host = host_machine(offload, machine and machine_here(machine))
     reports: list[MemoryPolicyReport] = []
 
     def tag(gm: fx.GraphModule, *, config: Any = None) -> fx.GraphModule:

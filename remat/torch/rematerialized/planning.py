@@ -26,6 +26,7 @@ from remat.solving.training_steps import certified, costs_text, host_machine
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split, split
 from remat.torch.fit.optimizers import OptimizerLike, optimizer_name
+from remat.torch.links import machine_here
 from remat.torch.peers.partitioner import partitioner_schedule
 from remat.torch.peers.saved import tagged_schedule
 from remat.torch.rematerialized import stored
@@ -175,6 +176,8 @@ class Settings:
             parse_budget(self.budget, 0)  # refuse it before a capture that takes long
         for word, known in KNOWN.items():
             check_setting(word, getattr(self, word), known)
+        if self.machine is not None:  # measured once
+            object.__setattr__(self, "machine", machine_here(self.machine))
         if self.host is not None and self.engine != "eager":
             raise ProblemError(
                 f"engine {self.engine!r} moves no tensors to the host; use engine='eager', or torch.compile(model, "

@@ -95,7 +95,8 @@ def rematerialize(  # noqa: PLR0913 - independent options of users
         least time, with transfers next to computation. Costs must be times (the default ones are).
     machine : Machine or str, optional
         Links to the host, such as ``"pcie5"`` or ``"rate=20GB/s,latency=10us"`` (:meth:`remat.schedule.Machine.parse`);
-        ``"pcie4"`` by default with `offload`. Alone it allows moves with as much main memory as it says.
+        ``"pcie4"`` by default with `offload`. ``"measured"`` measures this GPU's. Alone it allows moves with as much
+        main memory as it says.
     optimizer : str, callable or torch.optim.Optimizer, optional
         Optimizer of the module, its name (``"adamw"``) or a function of the parameters. Its state is constant memory;
         or memory of the host, taken from `offload`, if :func:`~remat.torch.offload_optimizer` moved it before.
