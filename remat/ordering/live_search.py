@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ from remat.schedule import OrderRule, Schedule
 MOST_ENDS = 64
 #: States expanded between two checks of the deadline.
 PIECE = 2_000
+#: Tiny tensors that are not worth leaving out. With a free order, ops that read them lose their place after the writer.
+FEW = 4
+#: Share of the time for the least costs up to the first run of each op but the last.
+REPEATS_SHARE = 0.5
 #: Bytes of a state with its entries of table and heap, and states for which there is room at first.
 STATE_BYTES, FIRST = 80, 1 << 12
 
@@ -55,10 +59,28 @@ class LiveSearch:
     evictions, unlike in a search from the start.
 
     *Bound* on the cost that precedes a state: the ops ``R`` that must run, those of the stage and the ancestors of
-    ``S``. To it comes a fractional knapsack at the first run of an op ``v`` of ``R``, the largest over all ``v``. A
-    tensor that was written before it, and that ``S`` contains or an op after it reads, is live during ``v``, or its
-    writer runs a second time. With the fixed order, ops before and after ``v`` are those of ``R`` by position; with a
-    free order, its ancestors, and the ops of ``R`` that depend on it.
+    ``S``. To it come further runs, until an op ``v`` of ``R`` has run first and after that; the largest sum of the two
+    over all ``v`` counts.
+
+    1. *Until then*, ops that must run before ``v`` are a problem of their own, in which ``v`` is last: with the fixed
+       order, those at earlier places, otherwise the ancestors of ``v``. Its optimum is sought first, for one op after
+       the other, each with the bounds at the ops before (a Russian doll search: Verfaillie, Lemaître and Schiex, AAAI
+       1996).
+    2. *After that*, take the set ``T`` of tensors that were written before ``v``, and that ``S`` contains or an op
+       after ``v`` reads. With the fixed order, ops before and after ``v`` are those of ``R`` by position; with a free
+       order, its ancestors, and the ops of ``R`` that depend on it. A tensor of ``T`` is live during ``v``, or its
+       writer runs again. If they exceed the room by ``e`` bytes, a fractional knapsack bounds the cost.
+
+    *Inputs of further runs.* These writers also read tensors written before ``v`` that are not in ``T``. Each is live
+    during ``v``, or its writer runs again, too. For any price ``p`` of a byte, the cost after ``v`` is thus at least
+
+        p e − sum over t in T of max(0, p M(t) − C(t) − sum over such inputs u of min(C(u), p M(u)) / users(u))
+
+    where ``M`` are bytes, ``C`` costs of writers, and ``users(u)`` is the number of tensors ``t`` with
+    ``C(t) < p M(t)`` for which ``u`` is such an input. *Proof.* Let ``X`` be the tensors of ``T`` that are not live
+    during ``v``, and ``U`` the inputs that their writers need. ``X`` has at least ``e`` bytes more than the live part
+    of ``U``. So the cost is at least ``p e``, plus ``C(t) − p M(t)`` over ``X``, plus the minimum over ``U``. The sum
+    divides each minimum among its users, and ``X`` contains some of these. ∎
 
     *Forced moves.* Let all ops that read an output of ``u`` follow the state. Then ``u`` runs once before it, and can
     run last, if its outputs in ``S`` have at least the bytes of its inputs outside ``S``, and its step fits: these
@@ -66,8 +88,9 @@ class LiveSearch:
 
     *Dominance.* A state is dropped if one with one tensor less, or at the stage before, has at most its cost.
 
-    *Tiny tensors* are forgotten at first (:class:`remat.ordering.live_sets.LiveSets`). If the cheapest schedule
-    then breaks a rule or the budget, the search starts again with all of them; the bound holds in either case.
+    *Tiny tensors*, if there are several, are forgotten at first (:class:`remat.ordering.live_sets.LiveSets`). If the
+    cheapest schedule then breaks a rule or the budget, the search starts again with all of them; the bound holds in
+    either case.
 
     States are expanded by the least sum of cost and bound; a state that is reached at a lower cost later is expanded
     again. The least sum of the states to expand is a bound at any time.
@@ -142,6 +165,14 @@ class LiveSearch:
         return replace(found, schedule=Schedule.of_computes(graph, found.schedule.targets, source="live search"))
 
 
+class _Way(NamedTuple):
+    """Least cost of steps that lead to a state, or a bound on it, and steps that the search found, if any."""
+
+    bound: int
+    steps: list[int] | None
+    states: int
+
+
 class _Search:
     """One search, with all tensors or without tiny ones."""
 
@@ -151,32 +182,72 @@ class _Search:
         self.problem, self._most = problem, most
         self._kernel: Any = kernel
         self.fixed = problem.order is OrderRule.FIXED
-        self.sets = LiveSets(problem, forget=forget)
-        if forget and not self.fixed and len(self.sets.ends) > MOST_ENDS:
-            self.sets = LiveSets(problem)
+        self.sets = every = LiveSets(problem)
+        if forget:
+            fewer = LiveSets(problem, forget=True)
+            if len(fewer.size) < len(every.size) - FEW and (self.fixed or len(fewer.ends) <= MOST_ENDS):
+                self.sets = fewer
         self._tables = _tables(self.sets, kernel, fixed=self.fixed)
 
     def run(self, top: int, clock: Deadline) -> Explored:
         """Search for the cheapest schedule that costs less than `top`."""
-        kernel, sets = self._kernel, self.sets
-        room = min(FIRST, self._most)
-        states = _states(kernel, room)
+        sets, graph = self.sets, self.problem.graph
+        states = self._find_repeats(top, clock.share(REPEATS_SHARE)) if any(sets.cost) else 0
+        stage = len(sets.cost) if self.fixed else (1 << len(sets.ends)) - 1
+        found = self._to(sets.kept, stage, top, clock)
+        schedule = None
+        if found.steps is not None:
+            schedule = Schedule.of_computes(graph, graph.arrays.order[found.steps], source="live search")
+        return Explored(found.bound, schedule, states + found.states)
+
+    def _find_repeats(self, top: int, clock: Deadline) -> int:
+        """Fill in the least costs until each op but the last has run first; return the number of states expanded.
+
+        If the steps for the op before with the highest cost can continue without further runs, that cost is the least.
+        A search that runs out of time or memory leaves a bound.
+        """
+        sets, repeats, ways = self.sets, self._tables.repeats, dict[int, list[int]]()
+        states, total = 0, sum(sets.cost)
+        for op, before in enumerate(_earlier(sets, fixed=self.fixed)[:-1]):
+            if clock.expired:
+                break
+            dearest = max(before, key=lambda other: (repeats[other], other), default=None)
+            way = [] if dearest is None else ways.get(dearest)
+            if way is not None:
+                way = [*way, *(other for other in before if other not in way), op]
+                if sets.fit(way):
+                    repeats[op], ways[op] = 0 if dearest is None else repeats[dearest], way
+                    continue
+            once = sum(sets.cost[other] for other in before)
+            # With the fixed order, the state after the op; with a free one, that before it.
+            state = (0, op + 1) if self.fixed else (sets.reads[op], 0)
+            once += sets.cost[op] if self.fixed else 0
+            found = self._to(*state, top - (total - once), clock)
+            states += found.states
+            repeats[op] = found.bound - once
+            if found.steps is not None and sum(sets.cost[step] for step in found.steps) == found.bound:
+                ways[op] = found.steps if self.fixed else [*found.steps, op]
+        return states
+
+    def _to(self, live: int, stage: int, top: int, clock: Deadline) -> _Way:
+        """Search for the cheapest steps to a state that cost less than `top`."""
+        kernel = self._kernel
+        states = _states(kernel, min(FIRST, self._most))
         heap = kernel.Heap(np.zeros(FIRST, dtype=np.int32), np.zeros(FIRST, dtype=np.int64))
         found = np.array([0, 0, 0, -1, top, 0], dtype=np.int64)
-        later = np.zeros((MOST, 2), dtype=np.uint64)
-        low, high = words([sets.kept])[0]
-        stage = np.uint64(len(sets.cost) if self.fixed else (1 << len(sets.ends)) - 1)
-        kernel.begin(self._tables, later, states, heap, low, high, stage, found)
+        scratch = kernel.Scratch(np.zeros((MOST, 2), dtype=np.uint64), np.zeros(MOST, dtype=np.uint8))
+        low, high = words([live])[0]
+        kernel.begin(self._tables, scratch, states, heap, low, high, np.uint64(stage), found)
         result = kernel.MORE
         while result != kernel.ENDED and not clock.expired:
-            result = kernel.work(self._tables, later, states, heap, found, PIECE)
+            result = kernel.work(self._tables, scratch, states, heap, found, PIECE)
             if result == kernel.FULL:
                 if len(states.low) >= self._most:
                     break
                 states, heap = self._larger(states, heap, found)
         best, limit = int(found[kernel.BEST]), int(found[kernel.LIMIT])
         bound = limit if result == kernel.ENDED else min(int(found[kernel.BOUND]), limit)
-        return Explored(bound, self._schedule(states, best), int(found[kernel.SEEN]))
+        return _Way(bound, _steps(states, best), int(found[kernel.SEEN]))
 
     def _larger(self, states: Any, heap: Any, found: Int) -> tuple[Any, Any]:
         """Return the same states and heap with twice the room, as far as memory allows."""
@@ -186,16 +257,21 @@ class _Search:
         self._kernel.rebuild(states, found)
         return states, self._kernel.Heap(*(np.concatenate([field, np.zeros_like(field)]) for field in heap))
 
-    def _schedule(self, states: Any, row: int) -> Schedule | None:
-        """Return the schedule from a state without needs to the first state; None without one."""
-        if row < 0:
-            return None
-        steps: list[int] = []
-        while row > 0:
-            steps.append(int(states.op[row]))
-            row = int(states.parent[row])
-        graph = self.problem.graph
-        return Schedule.of_computes(graph, graph.arrays.order[steps], source="live search")
+
+def _earlier(sets: LiveSets, *, fixed: bool) -> list[list[int]]:
+    """Return the ops that must run before each op, in the reference order."""
+    return [list(range(op)) if fixed else list(numbers(mask)) for op, mask in enumerate(sets.ancestors())]
+
+
+def _steps(states: Any, row: int) -> list[int] | None:
+    """Return the ops from a state without needs to the first state; None without one."""
+    if row < 0:
+        return None
+    steps: list[int] = []
+    while row > 0:
+        steps.append(int(states.op[row]))
+        row = int(states.parent[row])
+    return steps
 
 
 def _states(kernel: Any, capacity: int) -> Any:
@@ -215,8 +291,8 @@ def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
     """Return the problem as sets in words."""
     from remat.ordering.state_search_kernel import SEQUENCE
 
-    ops, after = len(sets.cost), sets.dependents()
-    before = [bits(op for op in range(ops) if after[op] >> other & 1) | 1 << other for other in range(ops)]
+    ops, ancestors = len(sets.cost), sets.ancestors()
+    before = [mask | 1 << op for op, mask in enumerate(ancestors)]
     between = np.zeros((ops, ops + 1, 2) if fixed else (1, 1, 2), dtype=np.uint64)
     for op in range(ops) if fixed else ():
         read = [0] * (ops + 1)
@@ -229,7 +305,7 @@ def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
         outlasting.append(
             bits(
                 t for t, by in enumerate(sets.writer)
-                if sets.size[t] and not touched >> t & 1 and (by < op if fixed else after[by] >> op & 1)
+                if sets.size[t] and not touched >> t & 1 and (by < op if fixed else ancestors[op] >> by & 1)
             )
         )  # fmt: skip
         spare.append(sets.room[op] - sets.size_of(touched))
@@ -241,6 +317,7 @@ def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
         words(sets.reads), words(sets.writes), words(outlasting), between, words(readers),
         words([before[op] for op in sets.writer]), words([before[op] for op in sets.ends]),
         *(np.array(values, dtype=np.int64) for values in lists), np.array(sets.price, dtype=np.float64),
+        np.zeros(ops, dtype=np.int64),
         _octets(sets.size), _octets(sets.cost), digits(SEQUENCE), np.array([ops, fixed], dtype=np.int64),
     )  # fmt: skip
 

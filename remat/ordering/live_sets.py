@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 
@@ -93,10 +94,18 @@ class LiveSets:
         """Return the bytes of a set of tensors."""
         return sum(self.size[t] for t in numbers(tensors))
 
-    def dependents(self) -> list[int]:
-        """Return the ops that depend on each op, as bits."""
-        after = [0] * len(self.reads)
-        for op in range(len(after) - 1, -1, -1):
-            for tensor in numbers(self.reads[op]):
-                after[self.writer[tensor]] |= after[op] | 1 << op
-        return after
+    def ancestors(self) -> list[int]:
+        """Return the ops that each op depends on, as bits."""
+        before: list[int] = []
+        for read in self.reads:
+            before.append(reduce(or_, (before[self.writer[t]] | 1 << self.writer[t] for t in numbers(read)), 0))
+        return before
+
+    def fit(self, steps: Sequence[int]) -> bool:
+        """Return True if ops can run in this order; each value is freed after its last use, and none is kept."""
+        live = 0
+        for op in reversed(steps):
+            if self.size_of(live | self.reads[op] | self.writes[op]) > self.room[op]:
+                return False
+            live = live & ~self.writes[op] | self.reads[op]
+        return not live

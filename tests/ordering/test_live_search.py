@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from remat.graphs import ComputeGraph, Tensor, layered
+from remat.graphs import ComputeGraph, Op, Tensor, layered
 from remat.graphs.families import unit_chain
 from remat.ordering import live_search
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.live_search import KERNELS, LiveSearch
-from remat.ordering.state_search import ENDLESS
+from remat.ordering.state_search import ENDLESS, StateSearch
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule
@@ -67,6 +67,8 @@ def check(seeds: range, order: OrderRule, most_ops: int) -> tuple[int, int]:
             assert (certificate.accepted, certificate.cost) == (True, known.bound), (seed, budget)
             below = LiveSearch(problem).run(known.bound)
             assert (below.schedule, below.bound) == (None, known.bound), (seed, budget)
+            # A bound of a state that is too high by 1 would end the search here.
+            assert replace(LiveSearch(problem).run(known.bound + 1), states=0) == replace(found, states=0)
             feasible += 1
     return feasible, infeasible
 
@@ -85,6 +87,37 @@ def test_cost_and_feasibility_equal_those_of_another_search_on_many_graphs(order
     feasible, infeasible = check(range(45, 200), order, 9)
     assert feasible > 100
     assert infeasible > 4
+
+
+def finds(problem: Problem, optimum: int) -> bool:
+    """Return True if the search finds a schedule within a limit that any bound too high by 1 would meet."""
+    found = LiveSearch(problem).run(optimum + 1)
+    return found.bound == optimum and found.schedule is not None and problem.validate(found.schedule).cost == optimum
+
+
+@pytest.mark.parametrize("order", OrderRule)
+@pytest.mark.parametrize("seed", [4, 7])
+def test_bounds_until_a_first_run_do_not_exceed_the_optimum(seed: int, order: OrderRule) -> None:
+    """Both graphs need further runs before the last op. The optimum is that of a search in the other direction."""
+    problem = Problem(layered(16, seed=seed), "75%", order=order)
+    known = StateSearch(problem).run()
+    assert known.bound > problem.graph.base_cost
+    assert finds(problem, known.bound)
+
+
+@pytest.mark.parametrize("order", OrderRule)
+def test_shared_inputs_of_further_runs_count_once(order: OrderRule) -> None:
+    """While `wide` runs nothing else is live, so `left` and `right` run again, and `both` for the two of them."""
+    sizes = {"large": 100, "a": 10, "b": 10, "after a": 0, "after b": 0, "w": 1, "result": 0}
+    ops = [
+        Op("both", outputs=("large",), cost=10),
+        Op("left", inputs=("large",), outputs=("a", "after a"), cost=10),
+        Op("right", inputs=("large",), outputs=("b", "after b"), cost=10),
+        Op("wide", inputs=("after a", "after b"), outputs=("w",), workspace=120),
+        Op("end", inputs=("a", "b", "w"), outputs=("result",)),
+    ]
+    graph = ComputeGraph("shared", [Tensor(name, size) for name, size in sizes.items()], ops)
+    assert finds(Problem(graph, 121, order=order), 60)
 
 
 def test_deadlines_and_memory_leave_bounds() -> None:

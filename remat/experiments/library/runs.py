@@ -43,8 +43,8 @@ from remat.solving.min_peak import minimize
 from remat.solving.progress import OnProgress
 from remat.solving.solve import solve
 
-#: States of the best-first search, at most 2 GB, and bytes of the state search.
-MOST_STATES, MEMORY = 3_000_000, 1_500_000_000
+#: States of the best-first search, at most 2 GB, and bytes of the state search and of the live search.
+MOST_STATES, MEMORY, LIVE_MEMORY = 3_000_000, 1_500_000_000, 3_000_000_000
 UNLIMITED = 1 << 62
 #: Share of the time of a live search in which it seeks any schedule, or proves that none exists.
 FEASIBILITY_SHARE = 0.4
@@ -262,7 +262,7 @@ def _live_search(problem: Problem, call: Call, start: Schedule | None) -> Answer
         raise RematError(
             f"{problem.graph.name}: live search needs at most 128 ops and 128 tensors, each with one writer"
         )
-    deadline, search = Deadline.after(call.seconds), LiveSearch(problem, memory=MEMORY)
+    deadline, search = Deadline.after(call.seconds), LiveSearch(problem, memory=LIVE_MEMORY)
     if not LIVE_SEARCH.ready(deadline):
         return Answer()
     source, scope = "live search", Scope(OrderRule(problem.order), staged=False)
