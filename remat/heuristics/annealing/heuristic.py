@@ -56,8 +56,9 @@ STEP, RANGE = 1.25, 100
 HEAT, LEAST_HEAT, MOST_HEAT = 0.01, 2.5, 5.0
 #: Kinds of rounds: from the start at a temperature that forgets it, or from the best schedule.
 HOT_ROUND, WARM_ROUND = "hot", "warm"
-#: First temperatures of warm rounds, in mean costs of an op, in turn, and their moves relative to a hot round.
-WARM, WARM_MOVES = (0.5, 2.5), 0.5
+#: First temperatures of warm rounds, in mean costs of an op, in turn, and their moves relative to a hot round. The
+#: higher one is first: on layered graphs with time for 30 to 100 moves per op it gains more (6.0 %, not 6.3).
+WARM, WARM_MOVES = (2.5, 0.5), 0.5
 #: Moves per op below which a hot round does not reach the quality of a known schedule.
 LEAST_HOT = 2_000
 #: Share of the time up to the horizon for which rounds are planned, if this run is one of several turns.
