@@ -105,10 +105,11 @@ class Machine:
         elif first.strip() in PRESETS:
             machine = PRESETS[first.strip()]
         else:
-            known = ", ".join(PRESETS)
+            known, name = ", ".join(PRESETS), first.strip()
+            measured = "; only the shell, configurations and remat.torch measure links" if name == "measured" else ""
             raise ProblemError(
-                f"machine {short(first.strip())} is not one of {known}, nor settings such as rate=24GB/s,host=64GiB"
-                f"{nearest(first.strip(), PRESETS)}",
+                f"machine {short(name)} is not one of {known}, nor settings such as rate=24GB/s,host=64GiB"
+                f"{measured or nearest(name, PRESETS)}",
                 "machine",
             )
         for part in rest:

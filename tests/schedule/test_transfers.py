@@ -240,7 +240,19 @@ def test_costs_that_are_no_times_need_a_rate():
 
 
 @pytest.mark.parametrize(
-    "text", ["pcie9", "rate=fast", "rate=3GB", "host=lots", "latency=5", "duplex=2", "speed=1", "compute=1 apple", ""]
+    "text",
+    [
+        "pcie9",
+        "rate=fast",
+        "rate=3GB",
+        "host=lots",
+        "latency=5",
+        "duplex=2",
+        "speed=1",
+        "compute=1 apple",
+        "measured",
+        "",
+    ],
 )
 def test_machines_that_cannot_be_read(text):
     with refused("problem.machine", ProblemError, culprit=text.partition("=")[2] or text):
