@@ -184,7 +184,8 @@ class _Allocations:
     def _highest(self, planned: list[Any]) -> Allocated:
         """Simulate a program after the plan of which buffers are used again."""
         size = self.program.estimate_peak._get_size
-        inputs = {name: buffer.mpi_buffer.size_free for name, buffer in self.freeable.items()}
+        # Inductor's own size of an input is what one of its readers reads, which can be a part of it.
+        inputs = {name: size(each) for name, each in V.graph.graph_inputs.items() if name in self.freeable}
         given = {name: size(each) for name, each in V.graph.graph_inputs.items() if name.startswith("tangents_")}
         (peak, at_calls), (freed, later) = self._followed(planned, inputs), self._followed(planned, given | inputs)
         return Allocated(peak, freed, {key: (live, later[key]) for key, live in at_calls.items()})

@@ -58,6 +58,32 @@ def test_computed_peak_of_the_program_is_that_of_the_allocator() -> None:
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-3)
 
 
+class Scaled(nn.Module):
+    """Scale for each column: its gradient reads the rows of a saved value one by one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
+def test_saved_values_count_whole_where_an_op_reads_a_part() -> None:
+    torch._dynamo.reset()
+    module = nn.Sequential(nn.Linear(2, 4096, bias=False), Scaled(4096), MeanSquare())
+    within = inductor("100%", method="eviction")
+    run, x = torch.compile(module, options=within, dynamic=False), torch.randn(4, 2)
+    for _ in range(2):
+        module.zero_grad()
+        with profiled_memory() as memory:
+            run(x).backward()
+    (report,) = within["custom_partitioner_fn"].reports
+    assert memory.peak is not None and abs(memory.peak - report.compiled_peak) <= 16
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
 def test_compiled_graphs_move_tensors_in_the_order_of_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
