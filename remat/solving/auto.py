@@ -44,12 +44,16 @@ BRIEF = 2.0
 #: Above the cost of any schedule.
 MOST_COST = 2**62
 
+#: Turns in a free order, except on training graphs: large neighbourhoods gained nothing on G3 and G4 in 30 s.
+MOSTLY_ANNEALING = {"annealing": 0.8, "lns": 0.1, "bounds": 0.1}
+
 #: The method as a table. On training graphs of some hundred ops, few stages often find the optimum and prove it within
 #: tenths of a second, before a kernel is loaded. Otherwise schedules come first, then proofs of their quality, then
 #: longer searches. Block checkpointing and Rotor take tenths of a second on some hundred ops; if they are cut short on
 #: thousands, search does not recover the loss. Until they are compiled, eviction comes first: it takes milliseconds on
 #: a hundred ops. If none of them fits, smaller and smaller peaks lead there. With CP-SAT the stage formulation is best
-#: solved by HiGHS.
+#: solved by HiGHS. In a free order, except on training graphs, bounds gain little after some seconds, and annealing has
+#: most of the time.
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, max_ops=EXHAUSTIVE_OPS),
@@ -68,9 +72,13 @@ STAGES = (
     Stage(BLOCKS, 0.4, seconds_per_op=0.02, when=("training", "no-schedule"), wait=True),
     Stage("drops", 0.4, seconds_per_op=0.02, when=("not-tiny", "no-schedule"), wait=True),
     Stage("annealing", 0.1, seconds_per_op=0.02, when=("no-schedule",), wait=True),
-    Stage("bounds", 0.2, seconds_per_op=0.02),
+    Stage("bounds", 0.2, seconds_per_op=0.02, when=("training",)),
+    Stage("bounds", 0.2, seconds_per_op=0.02, when=("no-training", "fixed-order")),
+    Stage("bounds", 0.2, seconds_per_op=0.02, max_ops=300, when=("no-training", "free-order")),
+    Stage("bounds", 0.1, seconds_per_op=0.02, when=("no-training", "free-order")),
     Stage("descent", 0.6, when=("no-schedule",)),
     Stage(FEW, 0.5, max_ops=LIMITS[FEW], when=("training", "fixed-order")),
+    Stage("annealing", 0.6, seconds_per_op=0.02, when=("no-training", "free-order", "time-limit")),
     Stage("annealing", 0.2),
     Stage("bounds", 0.2),
     Stage("descent", 0.6, when=("no-schedule",)),
@@ -78,6 +86,7 @@ STAGES = (
     Stage("stages", 0.2, max_ops=600, when=("fixed-order", "mip"), options={"ahead": False}),
     Stage("retention-intervals", 0.2, max_ops=600, when=("fixed-order", "cp")),
     Stage("retention-intervals", 0.2, max_ops=60, when=("free-order",)),
+    Stage("turns", when=("time-limit", "no-training", "free-order"), options=MOSTLY_ANNEALING),
     Stage("turns", when=("time-limit",), options={"annealing": 0.6, "lns": 0.2, "bounds": 0.2}),
 )
 
