@@ -140,8 +140,9 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     "greedy and models would take too long on large graphs": (
         LARGE, {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing annealing annealing lns"
     ),
-    "greedy and whole models of training graphs need a fixed order": (
-        replace(RANDOM, order="free"), {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing"
+    "greedy and whole models of training graphs need a fixed order, and annealing has most of a free one": (
+        replace(RANDOM, order="free"), {"finds": (DROPS,)},
+        "order drops eviction bounds annealing annealing lns annealing",
     ),
     "without a schedule drops have more time, annealing comes before bounds, and peaks descend": (
         LARGE, {}, "order drops eviction drops annealing bounds descent annealing descent lns"
@@ -211,6 +212,12 @@ def test_skipped_stage_with_the_largest_share_runs_when_its_code_is_ready(monkey
     assert Clock.now[0] == pytest.approx(2.0 + 0.5 * 8.0 + 0.1, abs=0.1)  # greedy takes 0.1 s
 
 
+def test_annealing_precedes_bounds_on_large_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(monkeypatch, LARGE, finds=(DROPS,))
+    stages.auto.num_ops = 100_000
+    assert stages.run().startswith("order drops annealing bounds")
+
+
 def test_bounds_are_not_repeated_with_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor if they ended early, since more time would not change them."""
     for seconds, takes, most in ((2.5, 99, 2), (20, 0.1, 1)):
@@ -228,12 +235,13 @@ def test_bounds_are_not_repeated_with_less_time(monkeypatch: pytest.MonkeyPatch)
         assert all(later >= 1.5 * earlier for earlier, later in itertools.pairwise(spans))
 
 
-@pytest.mark.parametrize(("order", "then"), [("free", "lns"), ("fixed", "bounds")])
+@pytest.mark.parametrize(("order", "then"), [("free", "annealing lns"), ("fixed", "bounds")])
 def test_only_bounds_of_a_fixed_order_gain_from_a_schedule(
     monkeypatch: pytest.MonkeyPatch, order: OrderRule, then: str
 ) -> None:
     """The first bounds raised the bound and used all their time; the second would have less."""
-    stages = Stages(monkeypatch, replace(LARGE, order=order), takes={"bounds": 99}, finds=(DROPS,))
+    takes = {"bounds": 99, "annealing": 99}
+    stages = Stages(monkeypatch, replace(LARGE, order=order), takes=takes, finds=(DROPS,))
     slow = remat.solving.portfolio.raise_bounds
 
     def raise_bounds(session: Session, deadline: Deadline, _: object) -> None:
