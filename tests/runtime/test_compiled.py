@@ -94,9 +94,11 @@ def test_private_options_of_numba_exist() -> None:
         double(3)
 
 
-def test_each_function_has_one_signature() -> None:
-    """The examples use the real types, so no search waits for compilation."""
+def test_each_kernel_has_one_signature() -> None:
+    """The examples use the real types, so no search waits for compilation; inner functions have one per literal."""
     from importlib import import_module
+
+    from numba.core.registry import CPUDispatcher
 
     from remat.graphs.layered import layered
     from remat.heuristics.annealing import Annealing, AnnealingOptions
@@ -113,8 +115,8 @@ def test_each_function_has_one_signature() -> None:
         start = Drops().run(problem, HeuristicRun())
         Annealing(AnnealingOptions(moves=5000)).run(problem, HeuristicRun(start=start))
     modules = [module for key, module in sys.modules.items() if key.startswith("remat.") and key.endswith("kernel")]
-    functions = [f for module in modules for f in vars(module).values() if hasattr(f, "overloads")]
-    assert len(functions) > 30
+    functions = [f for module in modules for f in vars(module).values() if type(f) is CPUDispatcher]
+    assert len(functions) > 5
     assert not {f.__name__: list(f.overloads) for f in functions if len(f.overloads) > 1}
 
 
