@@ -90,7 +90,7 @@ class EventCut:
         before, after = relaxation.stages
         arrays = relaxation.problem.graph.arrays
         self._cost, self._size = arrays.cost, arrays.size
-        self.room = relaxation.room(before.until)
+        self.room = relaxation.whole_room(before)
         self._may_run = (after.again >= 0) & ~relaxation.problem.once
         writer, tensor = relaxation.needed(after)
         reader, source, read = relaxation.asked(after)

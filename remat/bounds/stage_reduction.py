@@ -135,8 +135,9 @@ class StageReduction:
         room = max(0, self.known.enough - 1 - self.known.bound)
         early = arrays.position <= self.known.event
         for op, (cost, again) in enumerate(zip(arrays.cost.tolist(), early.tolist(), strict=True)):
-            if cost:
-                limits[op] = _least(limits[op], 1 + again + room // cost)
+            most = 1 + again + room // cost if cost else len(self.at) + 2
+            if most < len(self.at) + 2:  # in the relaxation ops run once, and once more in each stage
+                limits[op] = _least(limits[op], most)
         return limits
 
     def _ops(self) -> dict[int, Op]:

@@ -229,11 +229,15 @@ class StageRelaxation:
         """Return the row (1) of an event."""
         arrays = self.problem.graph.arrays
         live = np.flatnonzero(stage.here >= 0)
-        weight, room = arrays.size[live], self.room(stage.until)
-        unit = int(np.gcd.reduce(weight)) if stage.here is stage.live else 0  # a host can hold parts of tensors
-        if unit:
-            room = room // unit * unit
-        return rows_from("memory", (0, stage.here[live], weight / self.scale), num_rows=1, upper=room / self.scale)
+        weight, room = arrays.size[live] / self.scale, self.whole_room(stage) / self.scale
+        return rows_from("memory", (0, stage.here[live], weight), num_rows=1, upper=room)
+
+    def whole_room(self, stage: Stage) -> int:
+        """Return the bytes that tensors can take at the end of a stage: a multiple of what divides all their sizes."""
+        room = self.room(stage.until)
+        unit = int(np.gcd.reduce(self.problem.graph.arrays.size[stage.here >= 0]))
+        some = stage.here is not stage.live  # a host can hold parts of tensors
+        return room if some or not unit else room // unit * unit
 
     def room(self, position: int) -> int:
         """Return the bytes that the step of the op at a position leaves of the budget."""

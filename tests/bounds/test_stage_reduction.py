@@ -59,6 +59,8 @@ def test_reductions_keep_the_optimum(block: int) -> None:
         bound = optimum(problem, [event])
         if best is None or bound is None:
             continue
+        free = StageReduction(problem, events, Known(event, bound, bound + 2**40))
+        assert free.reduced.max_computes == StageReduction(problem, events).reduced.max_computes
         for enough in (best, best + 1, best + rng.randrange(2, 20)):
             reduced = StageReduction(problem, events, Known(event, bound, enough))
             found = optimum(reduced.reduced, reduced.events)

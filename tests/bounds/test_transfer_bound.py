@@ -54,7 +54,9 @@ def relaxed(problem: Problem, events: list[int]) -> tuple[int, int]:
     linear, whole = Highs().relax(model, options).bound, Highs().solve(model, options).bound
     parts = Highs().relax(TransferRelaxation(problem, events).build(), options).bound
     assert parts == pytest.approx(linear, abs=1e-6)
-    assert parts <= Highs().solve(TransferRelaxation(problem, events).build(), options).bound + 1e-6 <= whole + 2e-6
+    of_parts = Highs().solve(TransferRelaxation(problem, events).build(), options).bound
+    assert parts <= of_parts + 1e-6
+    assert of_parts <= whole + 1.1e-6  # HiGHS leaves 1e-6 open
     return tuple(100 * problem.graph.base_cost + round(100 * relaxation.unit * value) for value in (linear, whole))
 
 
