@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class Case:
 
     value: int
     events: tuple[int, ...]
-    solved: bool = field(default=False)
+    solved: bool = False
     """True if the integer programme is solved, or had its time."""
 
 
@@ -88,13 +88,13 @@ def ordered_bound(
     if problem.budget_bytes is not None and len(problem.graph.ops) <= MOST_OPS:
         with suppress(OverdueError):
             search.run()
-    infeasible = search.value is None
+    value = search.value
     return Bound(
-        None if search.value is None else max(base, unit * search.value),
+        None if value is None else max(base, unit * value),
         "the ordered bound",
         scope_within_limits(problem, OrderRule.FREE),
         base,
-        infeasible,
+        value is None,
         seconds=time.monotonic() - began,
         versions=search.versions,
         note=search.note,
@@ -115,7 +115,7 @@ class Search:
         self.versions: dict[str, str] = {}
         self.note = ""
         self.known: dict[tuple[int, ...], int] = {}
-        """Results of linear relaxations."""
+        """Bounds of the linear relaxations so far."""
         self.candidates: list[int] = []
 
     @property
@@ -123,9 +123,9 @@ class Search:
         """Bound so far in cost units; None if no schedule exists."""
         if self.cases:
             return min(case.value for case in self.cases)
-        if self.dropped or not self.known:
-            return self.most if self.dropped else self.base
-        return None
+        if self.dropped:
+            return self.most
+        return None if self.known else self.base
 
     def run(self) -> None:
         """Divide and strengthen the weakest case until the deadline, or until nothing helps."""

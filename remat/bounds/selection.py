@@ -62,8 +62,8 @@ def bounds(problem: Problem, deadline: float | Deadline | None = None, **options
     to come share the remaining time, and the stage bound has half of it. In a free order the ordered bound has what the
     joint bound leaves, except on training graphs, where the latter is almost exact. Beyond 5,000 ops the stage bound
     precedes the cut bound and the joint bound, since its programmes stay small, and the ordered bound is left out. If
-    tensors can be moved to a host, only the
-    structural bound applies and, for a fixed order, the transfer bound on the time.
+    tensors can be moved to a host, only the structural bound applies and, for a fixed order, the transfer bound on the
+    time.
 
     Parameters
     ----------

@@ -63,8 +63,7 @@ complete_formulations = last_of(complete_registered("formulations"))
 
 def complete_machine(incomplete: str) -> list[str]:
     """Complete the first word of a machine, or after a comma a setting."""
-    from remat.config.machines import MEASURED
-    from remat.schedule.machine import PRESETS, SETTINGS
+    from remat.schedule.machine import MEASURED, PRESETS, SETTINGS
 
     others, comma, word = incomplete.rpartition(",")
     settings = [f"{name}=" for name in SETTINGS]

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from remat.schedule.machine import Machine
-
-#: As :data:`remat.torch.links.MEASURED`, without importing torch.
-MEASURED = "measured"
+from remat.schedule.machine import MEASURED, Machine
 
 
 def read_machine(given: str | Mapping[str, Any]) -> Machine:

@@ -106,7 +106,7 @@ class Machine:
             machine = PRESETS[first.strip()]
         else:
             known, name = ", ".join(PRESETS), first.strip()
-            measured = "; only the shell, configurations and remat.torch measure links" if name == "measured" else ""
+            measured = "; only the shell, configurations and remat.torch measure links" if name == MEASURED else ""
             raise ProblemError(
                 f"machine {short(name)} is not one of {known}, nor settings such as rate=24GB/s,host=64GiB"
                 f"{measured or nearest(name, PRESETS)}",
@@ -332,6 +332,8 @@ SETTINGS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "limit": lambda text: {"time_limit": _thousandths(text, "%", "120%")},
 }
 
+#: Name, in the place of a preset, of a machine whose rates :mod:`remat.torch.links` measures.
+MEASURED = "measured"
 #: Links by name, with rates that programs reach; the host's memory is unlimited.
 PRESETS: Mapping[str, Machine] = MappingProxyType(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from remat.errors import MeasurementError
-from remat.schedule.machine import Machine
+from remat.schedule.machine import MEASURED, Machine
 from remat.torch.costs.measuring import alone, times
 
 #: Bytes of a large transfer, and of one that takes the latency alone.
@@ -35,10 +35,6 @@ def measured_machine() -> Machine:
         both = min(times(large.both, "cuda", SECONDS, fewest=3, most=REPEATED))
         latency = min(min(times(call, "cuda", SECONDS, fewest=3, most=REPEATED)) for call in (small.write, small.read))
     return machine_of(LARGE, write=write, read=read, both=both, latency=latency)
-
-
-#: First word of a machine whose rates are measured.
-MEASURED = "measured"
 
 
 def machine_here(given: Machine | str) -> Machine:
