@@ -13,6 +13,7 @@ from remat.backends.base import Availability, AvailabilityState, Backend
 from remat.backends.results import Incumbent, OnBound, OnIncumbent, RawResult, Values
 from remat.errors import ModelError
 from remat.modeling import Linear, Model
+from remat.runtime.interruption import SAME, interrupted, interrupts
 from remat.runtime.processes.running import run_interruptible
 from remat.runtime.solve_options import SolveOptions, Status, StopReason
 
@@ -46,6 +47,7 @@ class Fragile(Backend):
         if not self.variant.startswith("first"):
             assert on_bound is not None
             assert on_incumbent is not None
+            self.report = on_incumbent
             on_bound(options.deadline.elapsed, 1.0)
             on_incumbent(Incumbent(options.deadline.elapsed, model.objective.value(model.upper), 1.0, model.upper))
         return getattr(self, f"do_{self.variant}")()
@@ -90,6 +92,16 @@ class Fragile(Backend):
         stopped = run_interruptible(lambda: self._wait(ended), lambda: ended.append(1))
         stop = StopReason.INTERRUPTED if stopped else StopReason.OTHER
         return RawResult(Status.FEASIBLE, stop, self.model.objective.value(self.model.upper), 1.0, self.model.upper)
+
+    def do_improve(self) -> RawResult:
+        """Report four better solutions, also after the request to stop."""
+        values = self.model.upper.copy()
+        with interrupts():
+            for place in (0, 1, 2, 0):
+                values[place] -= 1
+                self.report(Incumbent(self.options.deadline.elapsed, self.model.objective.value(values), 1.0, values))
+                time.sleep(1.2 * SAME)
+            return RawResult(Status.UNKNOWN, StopReason.INTERRUPTED if interrupted() else StopReason.OTHER)
 
     @staticmethod
     def _wait(ended: list[int]) -> None:

@@ -132,7 +132,14 @@ def test_incumbent_survives_an_external_kill():
 @pytest.mark.parametrize("backend", [Fragile("wait"), Highs()])
 def test_callback_stops_the_child(backend):
     raw = Isolated(backend).solve(HARD, options(60), on_incumbent=lambda _: True)
-    assert (raw.status, raw.stop) == (Status.FEASIBLE, StopReason.INTERRUPTED)
+    assert (raw.status, raw.stop, raw.message) == (Status.FEASIBLE, StopReason.INTERRUPTED, "")
+
+
+def test_callback_stops_the_child_with_one_signal():
+    """Regression: each further solution sent a signal, and the second ended a child that still had better ones."""
+    isolated = Isolated(Fragile("improve"))
+    raw = isolated.solve(small_model(), options(60), on_incumbent=lambda found: found.objective < 9)
+    assert (raw.stop, raw.objective, raw.message) == (StopReason.INTERRUPTED, 5, "")
 
 
 def test_error_in_a_callback_ends_the_child():

@@ -119,9 +119,9 @@ class Supervised:
                 return
 
     def request_stop(self) -> None:
-        """Send the child SIGINT."""
-        self._asked = self._asked or time.monotonic()
-        if self._started.is_set():
+        """Send the child SIGINT, once: a second one would mean that it must end at once."""
+        if self._asked is None and self._started.is_set():
+            self._asked = time.monotonic()
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGINT)
 
