@@ -1,6 +1,6 @@
 """Extra time at the peak of a model's own checkpointing: its own, and that of a schedule, on 20 models.
 
-Transformers' models checkpoint themselves by ``gradient_checkpointing_enable``; the others have
+Transformers' models checkpoint themselves by ``activation_checkpointing_enable``; the others have
 ``torch.utils.checkpoint`` around each block. Peak and extra time of these checkpoints come from a trace that records
 their recomputations, as a schedule of the step without them. Our budget is that peak, so both use one graph, one cost
 model and one validator. Weights and arguments are fake, so a size needs no memory.
@@ -168,7 +168,7 @@ def checkpointed(model: nn.Module) -> nn.Module:
     """Return a copy that checkpoints itself: by its own method, or around each of its blocks."""
     model = copy.deepcopy(model)
     if getattr(model, "supports_gradient_checkpointing", False):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
         return model
     for block in _blocks(model):
         block.forward = _checkpointed(block.forward)

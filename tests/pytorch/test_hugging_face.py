@@ -1,6 +1,7 @@
 """Models of Hugging Face with random weights: known figures, ``rematerialize``, checkpointing as a schedule."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ transformers = pytest.importorskip("transformers")
 from eager import assert_equal, different, greatest_difference, step, train  # noqa: E402
 from test_rematerialize import wild_schedule  # noqa: E402
 
-from remat import read_graph, validate  # noqa: E402
+import remat  # noqa: E402
+from remat import Problem, read_graph, validate  # noqa: E402
 from remat.errors import CaptureError  # noqa: E402
+from remat.experiments.framework_plans import framework_plan  # noqa: E402
 from remat.torch import capture, fake_tensors, rematerialize, rematerialize_blocks  # noqa: E402
 from remat.torch.peers import schedule_of_trace  # noqa: E402
 
@@ -177,10 +180,10 @@ def test_cache_among_the_outputs_is_refused_with_advice() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing_is_a_schedule(reentrant: bool) -> None:
+def test_activation_checkpointing_is_a_schedule(reentrant: bool) -> None:
     """Both kinds recompute layers with dropout, and need less memory."""
     base, module = gpt2(use_cache=False).train(), gpt2(use_cache=False).train()
-    module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    module.activation_checkpointing_enable({"use_reentrant": reentrant})
     step, traced = (capture(each, (), texts(), route="make_fx", loss="loss", costs="flops") for each in (base, module))
     schedule = schedule_of_trace(step, traced)
     certificate = validate(step.graph, schedule)
@@ -189,6 +192,25 @@ def test_gradient_checkpointing_is_a_schedule(reentrant: bool) -> None:
     again = {name for name in schedule.computes() if schedule.computes().count(name) > 1}
     assert len(again.intersection(step.random_ops)) >= 4
     assert schedule.meta["dropped"] == []
+
+
+def test_code_of_plans_runs() -> None:
+    """Every setting, and the policy by ops, checkpoints the layers that its name says, without a warning."""
+    model = gpt2(use_cache=False).train()
+    problem = Problem(capture(model, (), texts(), loss="loss", costs="flops").graph, "70%")
+    plan = framework_plan(problem, "hf", time_limit=5)
+    layers = {
+        "no checkpoints": [False, False], "first 1 layers": [True, False], "all layers": [True, True],
+        "policy by ops": [True, True],
+    }  # fmt: skip
+    assert {each.name for each in plan.settings} == set(layers)
+    for each in plan.settings:
+        module = gpt2(use_cache=False).train()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            exec(each.code, {"remat": remat, "model": module, "batch": texts()})
+        assert [block.gradient_checkpointing for block in module.transformer.h] == layers[each.name]
+        module(**texts()).loss.backward()
 
 
 @pytest.mark.parametrize("route", ["joint", "make_fx"])

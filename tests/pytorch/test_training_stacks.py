@@ -257,8 +257,8 @@ def test_trainer_of_hugging_face(tmp_path: Path, how: str, bf16: bool) -> None:
             sample = {"input_ids": (ids := torch.stack([each["input_ids"] for each in texts(4)])), "labels": ids}
             chosen = policy(model, (), "80%", sample_kwargs=sample, costs="flops", compare=False, time_limit=20)
             checkpoints = {
-                "gradient_checkpointing": True,
-                "gradient_checkpointing_kwargs": {"use_reentrant": False, "context_fn": chosen},
+                "activation_checkpointing": True,
+                "activation_checkpointing_kwargs": {"use_reentrant": False, "context_fn": chosen},
             }
         args = transformers.TrainingArguments(
             **checkpoints,

@@ -32,6 +32,11 @@ MAXTEXT_POLICIES: Mapping[str, tuple[str, ...]] = {
         "query_proj", "key_proj", "value_proj", "qkv_proj", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo", "context",
     ),
 }  # fmt: skip
+#: Code that switches the checkpoints of a model on. Version 5.23 of transformers renamed the method.
+HUGGING_FACE = (
+    "# before transformers 5.23: gradient_checkpointing_enable({options})\n"
+    "model.activation_checkpointing_enable({options})"
+)
 #: Modules of Megatron's selective recomputation, by kind of op or path within a layer.
 MEGATRON_MODULES = {"core_attn": ATTENTION, "mlp": re.compile(r"mlp|feed_forward|ffn"), "layernorm": NORM}
 
@@ -43,7 +48,7 @@ def _chosen(layers: Sequence[str]) -> list[list[str]]:
 def hugging_face(layers: Layers) -> Iterator[Candidate]:
     """Yield checkpoints of all layers, and of every n-th and the first n layers."""
     names = layers.names
-    start = 'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})'
+    start = HUGGING_FACE.format(options='{"use_reentrant": False}')
     yield Candidate("all layers", layers.regions(_chosen(names)), start)
     for some, what in _subsets(names):
         without = [name for name in names if name not in some]

@@ -7,7 +7,7 @@ from typing import Any
 
 from remat.bounds import best_bound
 from remat.errors import ProblemError
-from remat.experiments.framework_plans.candidates import CANDIDATES, SOURCES, Candidate
+from remat.experiments.framework_plans.candidates import CANDIDATES, HUGGING_FACE, SOURCES, Candidate
 from remat.experiments.framework_plans.layers import Layers
 from remat.formulations.policies import PoliciesOptions
 from remat.problem import Problem
@@ -27,8 +27,8 @@ POLICY, BEST, OTHERS = 0.3, 0.5, 0.2
 #: Code for the best policy by ops, for frameworks whose checkpoints take a policy of PyTorch.
 POLICY_CODE = {
     "hf": (
-        "policy = remat.torch.policy(model, sample, {budget!r})\n"
-        'gradient_checkpointing_kwargs = {{"use_reentrant": False, "context_fn": policy}}'
+        "policy = remat.torch.policy(model, (), {budget!r}, sample_kwargs=batch)\n"
+        + HUGGING_FACE.format(options='{{"use_reentrant": False, "context_fn": policy}}')
     ),
     "torchtitan": (
         "# torchtitan's configuration cannot name single ops: set activation_checkpoint=None, and before the model is\n"

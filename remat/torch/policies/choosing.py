@@ -54,7 +54,7 @@ def policy(  # noqa: PLR0913 - independent options of users
     """Return a `context_fn` for ``torch.utils.checkpoint`` with which a model's training step keeps a memory budget.
 
     The model keeps its own checkpoints: ``checkpoint(block, x, use_reentrant=False, context_fn=policy)``, or for
-    transformers ``gradient_checkpointing_kwargs={"use_reentrant": False, "context_fn": policy}``. A model without
+    transformers ``activation_checkpointing_kwargs={"use_reentrant": False, "context_fn": policy}``. A model without
     checkpoints gets them by ``policy.checkpoint(model)``. The policy is a table of the ops of each region, by op and
     occurrence: a replay computes what is not saved. Outputs and gradients are bitwise those of the model.
 
