@@ -107,7 +107,7 @@ class StageReduction:
         small = np.flatnonzero(self._dropped)
         kept = self.problem.kept
         small = small[np.lexsort((arrays.size[small], ~kept[small]))]
-        first = arrays.producers.lowest(arrays.position, -1)
+        first = arrays.producers.lowest(arrays.position, len(arrays.cost))
         last = np.where(kept, len(arrays.cost), arrays.consumers.highest(arrays.position, -1))
         for event, mask in zip(self.at, found, strict=True):
             op = arrays.order[event]

@@ -110,3 +110,5 @@ def test_small_tensors_and_chains_disappear() -> None:
     assert (ops["mean"].outputs, ops["mean"].workspace) == ((), 4)
     assert reduced.original(np.zeros((2, 3), dtype=bool))[0].nonzero()[0].tolist() == [3]  # there is room for the mean
     assert len(StageReduction(problem, [1, 5]).reduced.graph.ops) == 6  # an event at b
+    early = StageReduction(replace(problem, budget=9000), [2, 5], negligible=10)
+    assert not early.original(np.zeros((2, len(early.reduced.graph.tensors)), dtype=bool))[0].any()  # no mean yet
