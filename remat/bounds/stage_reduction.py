@@ -39,7 +39,8 @@ class StageReduction:
     2. *Ops are merged*: a writer of a single tensor :math:`t` with its only reader, if that reads no other tensor that
        has to be kept, and writes no more bytes than :math:`t` has; no event may be at either op or between them.
        *Proof.* Let the reader run wherever the writer runs, and hold its outputs wherever :math:`t` is live at an
-       event. Each run of the writer that is of use is followed by one of the reader, so this costs no more.
+       event. Each run of the writer that is of use is followed by a run of the reader before the next, so this costs
+       no more and keeps the smaller limit of the two.
     3. *Limits of computes* (with `known`). Let :math:`L` be the optimum of the relaxation with the event :math:`e`
        alone, and :math:`U` the cost to undercut. A schedule with a cost below :math:`U` computes an op of cost
        :math:`c` at most :math:`1 + \lfloor (U - 1 - L) / c \rfloor` times, and once more if its first compute is not

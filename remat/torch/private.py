@@ -25,6 +25,7 @@ PLACES = {
     "CustomSchedulerPass": "torch._inductor.custom_graph_pass:CustomSchedulerPass",
     "DataDependentOutputException": "torch._subclasses.fake_tensor:DataDependentOutputException",
     "DisableAutocast": "torch._C:_DisableAutocast",
+    "DispatchKey": "torch._C:DispatchKey",
     "DynamicOutputShapeException": "torch._subclasses.fake_tensor:DynamicOutputShapeException",
     "FakeTensor": "torch._subclasses.fake_tensor:FakeTensor",
     "FakeTensorMode": "torch._subclasses.fake_tensor:FakeTensorMode",

@@ -9,7 +9,7 @@ import torch
 
 from remat.errors import CaptureError
 from remat.torch.capture.explaining import explained, quiet_torch
-from remat.torch.capture.fakes import FakeWorld, grouped_products, without_onednn
+from remat.torch.capture.fakes import FakeWorld, grouped_products, whole_ops, without_onednn
 from remat.torch.capture.loss import WITHOUT, WithLoss, names_without
 from remat.torch.capture.lowering import lower
 from remat.torch.capture.recording import trace_make_fx
@@ -91,7 +91,7 @@ def capture(  # noqa: PLR0913 - independent options of users
     world = FakeWorld.of(whole, args, kwargs)
     model = cost_model(costs)
     meta: dict[str, Any] = {}
-    with quiet_torch(), without_onednn(), grouped_products():
+    with quiet_torch(), without_onednn(), grouped_products(), whole_ops():
         if mode == "inference":
             with kept_modes(world.module):
                 world.module.eval()

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 
 from remat.errors import CaptureError
-from remat.torch.private import FakeTensor, FakeTensorMode, meta_registrations, pytree, reparametrize_module
+from remat.torch.private import (
+    DispatchKey,
+    FakeTensor,
+    FakeTensorMode,
+    meta_registrations,
+    pytree,
+    reparametrize_module,
+)
 
 
 def fake_tensors() -> AbstractContextManager[Any]:
@@ -82,6 +89,36 @@ def grouped_products() -> Iterator[None]:
     finally:
         if original is not None:
             meta_registrations._meta_grouped_mm_common = original
+
+
+#: Ops that have a kernel, which traces replace by many ops.
+_WHOLE = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "upsample_trilinear3d", "upsample_bicubic2d", "hardshrink", "softshrink", "multi_margin_loss",
+    "multilabel_margin_loss_forward",
+)  # fmt: skip
+
+
+@contextmanager
+def whole_ops() -> Iterator[None]:
+    """Record interpolations, shrinkages and margin losses as one op each, as they run without a compiler.
+
+    In traces PyTorch replaces them: a bilinear interpolation by about 50 ops, of which four gather its whole result.
+    """
+    packets = [getattr(torch.ops.aten, name) for name in _WHOLE]
+    overloads = [getattr(packet, each) for packet in packets for each in packet.overloads()]
+    kernels = [(overload, dict(overload.py_kernels)) for overload in overloads]
+    try:
+        for overload in overloads:
+            overload.py_kernels.pop(DispatchKey.Autograd, None)
+            overload.py_kernels.pop(DispatchKey.CompositeImplicitAutograd, None)
+            overload._dispatch_cache.clear()
+        yield
+    finally:
+        for overload, own in kernels:
+            overload.py_kernels.update(own)
+            overload._dispatch_cache.clear()
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ PER_OUTPUT = {
     "log_sigmoid_backward": 6, "logit": 3, "logit_backward": 4, "mish": 5, "mish_backward": 10, "selu": 4,
     "sigmoid": 3, "sigmoid_backward": 3, "silu": 4, "silu_backward": 8, "softplus": 4, "softplus_backward": 4,
     "tanh_backward": 3, "threshold_backward": 1, "prelu": 2, "_prelu_kernel": 2,
-    "_prelu_kernel_backward": 4,
+    "_prelu_kernel_backward": 4, "hardshrink_backward": 3, "softshrink_backward": 3,
     # arithmetic of several steps
     "addcdiv": 3, "addcmul": 3, "lerp": 3, "logaddexp": 4, "xlogy": 2, "clamp": 2, "hypot": 4, "remainder": 3,
     "floor_divide": 2,
@@ -47,6 +47,7 @@ PER_OUTPUT = {
     # losses without reduction of their own
     "mse_loss_backward": 3, "smooth_l1_loss_backward": 4, "huber_loss_backward": 4,
     "binary_cross_entropy_backward": 6, "nll_loss_backward": 1, "nll_loss2d_backward": 1,
+    "multi_margin_loss_backward": 4, "multilabel_margin_loss_backward": 4,
     # moved and filled
     **dict.fromkeys(
         (
@@ -83,7 +84,8 @@ PER_INPUT = {
     # reductions of several steps
     "var": 4, "var_mean": 4, "std": 4, "std_mean": 4, "linalg_vector_norm": 2, "norm": 2, "dist": 3, "aminmax": 2,
     "mse_loss": 3, "smooth_l1_loss": 5, "huber_loss": 5, "l1_loss": 3, "binary_cross_entropy": 8, "kl_div": 4,
-    "binary_cross_entropy_with_logits": 10, "cosine_similarity": 6, "cross_entropy_loss": 6, "renorm": 4,
+    "binary_cross_entropy_with_logits": 10, "cosine_similarity": 6, "multi_margin_loss": 4,
+    "multilabel_margin_loss_forward": 4, "cross_entropy_loss": 6, "renorm": 4,
     "_weight_norm_interface": 4, "_weight_norm_interface_backward": 8,
     # scans, and ops that read each element once
     **dict.fromkeys(
