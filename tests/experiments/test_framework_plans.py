@@ -55,9 +55,12 @@ REPLAYS = {
 
 
 def policy_code_is_of_the_framework(framework: str, code: str) -> bool:
-    """Run the code of torchtitan, which has no option for a policy: it applies the policy to the model."""
+    """Run the code of torchtitan, which has no option for a policy: it applies the policy to the model.
+
+    Code for transformers runs in ``tests/pytorch/test_hugging_face.py``.
+    """
     if framework == "hf":
-        return "context_fn" in code  # its own test runs it: tests/pytorch/test_hugging_face.py
+        return 'activation_checkpointing_enable({"use_reentrant": False, "context_fn": policy})' in code
     policy, model, sample = Mock(), object(), object()
     exec(code, {"remat": Mock(torch=Mock(policy=policy)), "model": model, "sample": sample})
     return policy.mock_calls == [call(model, sample, "75%"), call().checkpoint(model)]

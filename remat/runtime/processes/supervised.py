@@ -119,7 +119,7 @@ class Supervised:
                 return
 
     def request_stop(self) -> None:
-        """Send the child SIGINT, once: a second one would mean that it must end at once."""
+        """Send the child SIGINT, but only once: a second signal would end it before its last solutions."""
         if self._asked is None and self._started.is_set():
             self._asked = time.monotonic()
             with contextlib.suppress(ProcessLookupError):

@@ -91,7 +91,7 @@ def grouped_products() -> Iterator[None]:
             meta_registrations._meta_grouped_mm_common = original
 
 
-#: Ops that have a kernel, which traces replace by many ops.
+#: Ops that run as one kernel, and that traces replace by many ops.
 _WHOLE = (
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
     "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
