@@ -12,9 +12,12 @@ from remat.bounds.implied_memory import implied_memory
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.bounds.transfer_relaxation import TransferRelaxation
+from remat.bounds.transfer_search import TransferSearch
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
 from remat.problem import Problem
+from remat.runtime import deadline
+from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import Machine
 from remat.testing import random_graph
@@ -143,3 +146,25 @@ def test_long_times_give_nearly_the_bound_of_short_ones():
     many = stage_bound(Problem(long, 4, machine="rate=500kB/s,compute=1000T"), integer=False).value
     exact = stage_bound(Problem(short, 4, machine="rate=500kB/s")).value
     assert short.base_cost < few and (1 - 1e-5) * scale * (few - 1) <= many <= scale * exact
+
+
+def test_no_relaxation_begins_that_would_exceed_the_time(monkeypatch):
+    """Interrupted ones left the search for schedules no time: 34.3 instead of 27.7 % on an encoder-decoder in 4 s."""
+    clock, solve = [0.0], Highs.relax
+
+    def relax(self, model, call):
+        clock[0] += model.num_vars
+        return solve(self, model, call)
+
+    monkeypatch.setattr(deadline, "_clock", [lambda: clock[0]])
+    monkeypatch.setattr(Highs, "relax", relax)
+    problem = Problem(chain(12), "30%", machine="rate=100kB/s")
+    alone, short = (TransferSearch(problem, None, Deadline(), 1, None) for _ in range(2))
+    alone.continue_relaxing(Deadline())
+    least, total = alone.solutions[0][0].build().num_vars, clock[0]
+    assert len(alone.solutions) > 3
+    for seconds in range(least, int(total), int(total) // 10):
+        clock[0] = 0.0
+        short.continue_relaxing(Deadline.after(seconds))
+        assert clock[0] <= seconds
+    assert 0 < len(short.solutions) <= len(alone.solutions)
