@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -39,6 +40,8 @@ def in_training(module: nn.Module) -> Iterator[None]:
         yield
 
 
+#: Largest attribute that gets its values back, in bytes.
+SMALL = 1 << 20
 _KINDS = (list, dict, set, OrderedDict)
 
 
@@ -46,7 +49,8 @@ _KINDS = (list, dict, set, OrderedDict)
 def kept_attributes(module: nn.Module) -> Iterator[None]:
     """Restore attributes and buffers of each submodule of `module` when the block ends, also after an exception.
 
-    Lists, dictionaries and sets among them get their items back, and so do hooks.
+    Lists, dictionaries and sets among them get their items back, and so do hooks. Tensors among them of at most
+    `SMALL` bytes get their values back, such as counters.
 
     Examples
     --------
@@ -58,6 +62,10 @@ def kept_attributes(module: nn.Module) -> Iterator[None]:
     """
     before = [(part.__dict__, dict(part.__dict__)) for part in module.modules()]
     inside = [(each, each.copy()) for own, _ in before for each in own.values() if type(each) in _KINDS]
+    tensors = [
+        (each, each._version, each.detach().clone()) for own, _ in before for each in own.values()
+        if type(each) is torch.Tensor and each.untyped_storage().nbytes() <= SMALL
+    ]  # fmt: skip
     try:
         yield
     finally:
@@ -67,6 +75,9 @@ def kept_attributes(module: nn.Module) -> Iterator[None]:
             own.update(attributes)
         for each, items in inside:
             _refill(each, items)
+        for tensor, version, values in tensors:
+            if tensor._version != version:
+                tensor.detach().copy_(values)
 
 
 def _refill(collection: Any, items: Any) -> None:

@@ -1,6 +1,7 @@
 """Models of repeated blocks: found, captured once for each kind, divided, certified, run; also in two processes."""
 
 import copy
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from torch import nn  # noqa: E402
 from remat.errors import CaptureError, ExecutionError  # noqa: E402
 from remat.torch import Rematerialized, capture, rematerialize, rematerialize_blocks, track_storages  # noqa: E402
 from remat.torch.blocks.calls import record_calls  # noqa: E402
+from remat.torch.blocks.concrete import Concrete  # noqa: E402
 from remat.torch.blocks.finding import find_blocks  # noqa: E402
 from remat.torch.capture.fakes import FakeWorld  # noqa: E402
-from remat.torch.private import FakeTensor  # noqa: E402
+from remat.torch.private import FakeTensor, FakeTensorMode  # noqa: E402
 
 #: A quick search.
 QUICK: dict[str, Any] = {"method": "eviction", "costs": "flops"}
@@ -256,6 +258,69 @@ def test_blocks_are_captured_with_the_masks_of_real_calls() -> None:
     found = rematerialize_blocks(found.restore(), "75%", (full, targets), **QUICK)
     with refused("execution.unlike-sample", culprit="'mask'"):
         model(padded, targets)
+
+
+class Optional(Block):
+    """Block with optional, nested and plain arguments."""
+
+    def forward(self, x: Any, mask: Any = None, size: Any = (), *, more: Any = None) -> Any:  # type: ignore[override]
+        y = self.norm(x) if more is None else self.norm(x) * more["scales"][0]
+        return self.down(torch.tanh(self.up(y if mask is None else y * mask[..., None]))).unflatten(1, size[:1])
+
+
+class Residual(nn.Module):
+    """Adds to results of its blocks in place, and leaves out a mask of ones."""
+
+    def __init__(self, *, changes_argument: bool = False) -> None:
+        super().__init__()
+        self.start, self.layers = nn.Linear(16, 16), nn.ModuleList(Optional(16, k) for k in range(4))
+        if changes_argument:
+            self.layers[0].norm = nn.ReLU(inplace=True)
+        self.calls = torch.zeros(1)
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        self.calls += 1
+        mask = torch.ones(x.shape[:2]) if mask is None else mask
+        if not isinstance(mask, FakeTensor) and bool(mask.all()):
+            mask = None
+        x = self.start(x)
+        scale = torch.zeros(16)
+        scale[:8] = x[0, 0, :8]
+        for number, layer in enumerate(self.layers):
+            y = layer(x, mask, x.shape[1:], more={"scales": (scale, 2)} if number % 2 else None)
+            y += x
+            x = y
+        return x.square().mean()
+
+
+def test_values_that_fake_tensors_change_are_lost() -> None:
+    fake = FakeTensorMode()
+    with Concrete(fake) as mode:
+        zeros, ones = torch.zeros(4), torch.ones(4)
+        zeros[:2].add_(mode.fake(torch.ones(2)))
+        sums = ones.sum() == 4, torch.zeros(4).uniform_().sum(), zeros.sum()
+    assert [isinstance(each, FakeTensor) for each in sums] == [False, True, True] and bool(sums[0])
+
+
+def test_optional_and_nested_arguments_and_results_changed_in_place() -> None:
+    """Values of floats decide on a mask; only a block that changes its own argument is refused, with the line."""
+    torch.manual_seed(0)
+    plain, x = Residual(), torch.randn(8, 32, 16)
+    model, mask = copy.deepcopy(plain), torch.ones(8, 32)
+    found = rematerialize_blocks(model, "80%", (x,), other_shapes="capture", **QUICK)
+    assert len(found.report.options) == 2 and found.report.recomputations and found.report.certificate.accepted
+    assert model.calls == 0
+    tracker = track_storages(constants=(model, x))
+    with tracker:
+        step(model, model, (x,))
+    assert tracker.peak <= found.report.predicted_peak + 64  # the gradient of the loss, and its copy
+    mask[1, -3:] = 0
+    for given in ((x,), (x, mask)):
+        assert_equal(step(model, model, given), step(plain, plain, given))
+    assert len(found.reports) == 2
+    place = f"{__file__}, line {inspect.getsourcelines(Optional)[1] + 4}"
+    with refused("capture.fails", culprit=place, hide={place: "<place>"}):
+        rematerialize_blocks(Residual(changes_argument=True), "80%", (x,), **QUICK)
 
 
 # -- several processes -------------------------------------------------------------------------------------------------

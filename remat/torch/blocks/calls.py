@@ -52,7 +52,7 @@ class Call:
 def record_calls(world: FakeWorld, blocks: Mapping[str, nn.Module], given: tuple[Any, Any] | None = None) -> list[Call]:
     """Run the forward pass of a model on fake tensors, and the backward pass of each block; return calls of the blocks.
 
-    `given`: real positional and keyword arguments. Their integers and booleans keep their values.
+    `given`: real positional and keyword arguments. Small tensors among them keep their values.
 
     Raise CaptureError if the model cannot be run so, or calls none of the blocks with a gradient to compute.
     """
@@ -85,7 +85,7 @@ def record_calls(world: FakeWorld, blocks: Mapping[str, nn.Module], given: tuple
 
 
 class _Recorded:
-    """Forward of a block that records the call, and cuts the model's autograd graph behind it.
+    """Forward of a block that records the call, and cuts the model's autograd graph before it.
 
     `kinds`: kind of each recorded forward pass that determines its backward pass, which then runs once only.
     """
@@ -95,11 +95,12 @@ class _Recorded:
         self._calls, self._kinds, self._mode = calls, kinds, mode
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given, spec = pytree.tree_flatten((args, kwargs))
+        given, spec = pytree.tree_flatten((args, kwargs), is_leaf=_is_size)
         leaves = [
-            leaf.detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
-            for leaf in self._mode.faked(given)
-        ]
+            self._mode.fake(each).detach().requires_grad_(each.requires_grad) if isinstance(each, torch.Tensor)
+            else each
+            for each in given
+        ]  # fmt: skip
         args, kwargs = pytree.tree_unflatten(leaves, spec)
         with _Ops(self._block, leaves) as ops:
             with _possible_hooks() as hooks:
@@ -112,15 +113,7 @@ class _Recorded:
                 kind = self._kind(ops, roots, leaves, hidden=bool(hooks) or _has_python(roots))
                 self._calls.append(Call(self._path, self._block, args, kwargs, kind, autocast_state()))
         places = {id(leaf): k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
-        return pytree.tree_unflatten(
-            [
-                given[places[id(each)]] if id(each) in places
-                else each.detach().requires_grad_(each.requires_grad) if isinstance(each, torch.Tensor)
-                else each
-                for each in outputs
-            ],
-            out_spec,
-        )  # fmt: skip
+        return pytree.tree_unflatten([given[places[id(e)]] if id(e) in places else e for e in outputs], out_spec)
 
     def _kind(self, ops: _Ops, roots: list[torch.Tensor], leaves: list[Any], *, hidden: bool) -> str:
         """Return the digest of both passes; `hidden`: True if the ops of the forward one do not determine the other."""
@@ -135,6 +128,10 @@ class _Recorded:
                 return ops.digest()
             self._kinds[forward] = ops.digest()
         return self._kinds[forward]
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, torch.Size)  # pytree makes a tuple of it
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Integers and booleans with their values among fake tensors, so that a model branches on them as in a real call."""
+"""Small tensors with their values among fake ones, so that a model branches on them as in a real call."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ from typing import Any
 
 import torch
 
+from remat.torch.costs.calls import storage_key
 from remat.torch.private import FakeTensor, FakeTensorMode, TorchDispatchMode, pytree
 
-#: Largest argument or buffer that keeps its values, in bytes: packed weights are no reason to branch.
+#: Largest tensor that keeps its values, in bytes: weights are no reason to branch.
 LARGEST = 1 << 26
 #: Device of a fake tensor: most of what autograd dispatches, and no work.
 DEVICE = torch.ops.prim.device.default
-#: Ops that give values to fake tensors of constants.
-_LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 
 
 def concrete(real: Any, fake: Any) -> Any:
-    """Return a copy of a small tensor of integers or booleans, `fake` for anything else."""
-    keeps = isinstance(real, torch.Tensor) and _has_values(real) and real.untyped_storage().nbytes() <= LARGEST
+    """Return a copy of a small tensor without gradient, `fake` for anything else."""
+    keeps = isinstance(real, torch.Tensor) and _is_small(real) and not real.requires_grad
     return real.detach().clone() if keeps else fake
 
 
-def _has_values(tensor: torch.Tensor) -> bool:
-    return not (isinstance(tensor, FakeTensor) or tensor.is_floating_point() or tensor.is_complex())
+def _is_small(tensor: torch.Tensor) -> bool:
+    return not isinstance(tensor, FakeTensor) and tensor.untyped_storage().nbytes() <= LARGEST
 
 
 class Concrete(TorchDispatchMode):
-    """Run ops on integers and booleans with values as they are, and all others on fake tensors.
+    """Run ops whose arguments all have values as they are, and all others on fake tensors.
 
     Masks and positions have values then. A model that makes a mask only for a batch with padding, such as those of
     transformers with ``attn_implementation="sdpa"``, decides as in a real call.
@@ -39,6 +38,8 @@ class Concrete(TorchDispatchMode):
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()
         self._mode = mode
+        self._lost: dict[int, torch.Tensor] = {}
+        """Tensors by storage that an op on fake tensors, or a random one, changed in place."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -48,27 +49,30 @@ class Concrete(TorchDispatchMode):
         kwargs = kwargs or {}
         given = tensors_in((args, kwargs))
         random = torch.Tag.nondeterministic_seeded in func.tags
-        if given and not random and all(map(_has_values, given)):
+        if given and not random and all(map(self._has_values, given)):
             return self._run(func, args, kwargs)
-        if func not in _LIFTS and not all(isinstance(each, FakeTensor) for each in given):
-            args, kwargs = self.faked((args, dict(kwargs)))
+        for declared, value in zip(func._schema.arguments, args, strict=False):
+            if declared.is_write:
+                self._lost.update((storage_key(each), each) for each in tensors_in(value) if self._has_values(each))
         with self._mode:
-            made = func(*args, **kwargs)
-        found = [] if given or random else tensors_in(made)
-        if found and not any(each.is_floating_point() or each.is_complex() for each in found):
-            return self._run(func, args, kwargs)  # a factory of integers, such as arange
-        return made
+            made = func(*self.faked(args), **self.faked(dict(kwargs)))
+        small = all(each.untyped_storage().nbytes() <= LARGEST for each in tensors_in(made))
+        return made if given or random or not small else self._run(func, args, kwargs)  # a factory, such as arange
 
     def faked(self, tree: Any) -> Any:
         """Return a nested value with fake tensors in place of all others."""
-        return pytree.tree_map_only(torch.Tensor, self._fake, tree)
+        return pytree.tree_map_only(torch.Tensor, self.fake, tree)
 
-    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a fake tensor in place of one with values."""
         return tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor, static_shapes=True)
+
+    def _has_values(self, tensor: torch.Tensor) -> bool:
+        return _is_small(tensor) and storage_key(tensor) not in self._lost
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         return pytree.tree_map_only(
-            torch.Tensor, lambda each: each if _has_values(each) else self._fake(each), func(*args, **kwargs)
+            torch.Tensor, lambda each: each if _is_small(each) else self.fake(each), func(*args, **kwargs)
         )
 
 

@@ -77,6 +77,8 @@ def module_paths(nodes: Iterable[torch.fx.Node], prefix: str = "") -> dict[torch
 
 #: Dynamo's message for an output that it cannot flatten.
 _OPAQUE = re.compile(r"unrecognized type \w+\((\w+)\) at output (\d+)")
+#: PyTorch's message for an argument with a gradient that is changed in place.
+_IN_PLACE = "leaf Variable that requires grad"
 _DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 #: Logger that repeats the exception at length on standard error.
 _LOUD = DataDependentOutputException.__module__
@@ -102,9 +104,10 @@ def explained(module: torch.nn.Module, error: Exception) -> CaptureError:
         return CaptureError(opaque(*refused.groups()), "opaque-output")
     if isinstance(error, TorchDynamoException):
         return CaptureError(f"Dynamo cannot follow module {name!r}{_place(error)}: {first_line(error)}", "dynamo")
+    remedy = "; a block cannot change its argument: x = x + y, or inplace=False" if _IN_PLACE in str(error) else ""
+    what = first_line(error).rstrip(".") + remedy
     return CaptureError(
-        f"module {name!r} fails on the sample arguments{_place(error)}: {type(error).__name__}: {first_line(error)}",
-        "fails",
+        f"module {name!r} fails on the sample arguments{_place(error)}: {type(error).__name__}: {what}", "fails"
     )
 
 

@@ -54,6 +54,9 @@ class Program:
         """Outputs (by their number) that are inputs, parameters or buffers, or views of them. They have no gradient of
         their own; autograd must see their origin."""
         self.outputs = tuple(i for number, i in enumerate(given) if number not in self.passed)
+        homes = {i: captured.homes[results[i].node] for i in self.outputs}
+        self.alone = frozenset(i for i, own in homes.items() if any(own) and list(homes.values()).count(own) == 1)
+        """Outputs (by their position) with memory of their own, which a caller may change in place."""
         self.mutations = tuple(
             (i, next(place[kind, each.name] for kind in ("buffer", "input", "parameter") if (kind, each.name) in place))
             for i, each in enumerate(results)
@@ -105,7 +108,10 @@ class _Step(torch.autograd.Function):
             del saved[number]
         for position, target in program.mutations:
             tensors[target].copy_(results[position])
-        outputs = tuple(results[position] for position in program.outputs)
+        outputs = tuple(  # autograd refuses changes in place of a view that was made here
+            results[position].detach() if position in program.alone else results[position]
+            for position in program.outputs
+        )
         del results
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
