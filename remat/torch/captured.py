@@ -29,12 +29,22 @@ class Layout(NamedTuple):
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
     def difference(self, other: Layout) -> str:
-        """Describe the first difference of `other` from this layout; empty if they are equal."""
-        for what in ("shape", "dtype", "device", "strides"):
+        """Describe the first difference of `other` from this layout; empty if both place all items alike.
+
+        Examples
+        --------
+        >>> Layout.of(torch.ones(2, 1, 3)).difference(Layout.of(torch.ones(1, 2, 3).transpose(0, 1)))
+        ''
+        >>> Layout.of(torch.ones(2, 3)).difference(Layout.of(torch.ones(3, 2).t()))
+        'strides (1, 2), not (3, 1)'
+        """
+        for what in ("shape", "dtype", "device"):
             mine, its = getattr(self, what), getattr(other, what)
             if mine != its:
                 return f"{what} {its}, not {mine}"
-        return ""
+        steps = zip(self.shape, self.strides, other.strides, strict=True)
+        moved = any(mine != its for size, mine, its in steps if size > 1)
+        return f"strides {other.strides}, not {self.strides}" if moved else ""
 
     def empty(self) -> torch.Tensor:
         """Allocate an uninitialised tensor of this layout."""

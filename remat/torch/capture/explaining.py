@@ -26,7 +26,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 Frame = tuple[str, int, str]
 _TORCH = Path(torch.__file__).parent
 #: Prefixes of files that are not the user's; "torch/" rather than "torch", which also begins torch_geometric.
-_OTHERS = (f"{_TORCH}{os.sep}", f"{Path(__file__).parent}{os.sep}", "<")
+_OTHERS = (f"{_TORCH}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<")
 #: Folder of installed packages.
 INSTALLED = f"{_TORCH.parent}{os.sep}"
 
