@@ -16,8 +16,8 @@ from torch import nn  # noqa: E402
 from remat.errors import CaptureError, ExecutionError  # noqa: E402
 from remat.torch import Rematerialized, capture, rematerialize, rematerialize_blocks, track_storages  # noqa: E402
 from remat.torch.blocks.calls import record_calls  # noqa: E402
-from remat.torch.blocks.concrete import Concrete  # noqa: E402
 from remat.torch.blocks.finding import find_blocks  # noqa: E402
+from remat.torch.capture.concrete import Concrete  # noqa: E402
 from remat.torch.capture.fakes import FakeWorld  # noqa: E402
 from remat.torch.private import FakeTensor, FakeTensorMode  # noqa: E402
 

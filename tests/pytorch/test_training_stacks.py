@@ -250,7 +250,7 @@ def test_trainer_of_hugging_face(tmp_path: Path, how: str, bf16: bool) -> None:
 
     found, saved = [], []
     for rematerialized in (True, False):
-        model = gpt2(attn_implementation="eager" if how == "policy" else "sdpa")
+        model = gpt2()
         folder = tmp_path / str(rematerialized)
         checkpoints: dict[str, Any] = {}
         if rematerialized and how == "policy":

@@ -13,12 +13,11 @@ import torch
 from torch import nn
 
 from remat.errors import CaptureError
-from remat.torch.blocks.concrete import DEVICE, Concrete, concrete, tensors_in
+from remat.torch.capture.concrete import DEVICE, Concrete, concrete_world, tensors_in
 from remat.torch.capture.explaining import explained, quiet_torch
 from remat.torch.capture.fakes import FakeWorld, grouped_products, without_onednn
 from remat.torch.capture.recording import differentiable
 from remat.torch.costs.calls import storage_key
-from remat.torch.modes import kept_attributes
 from remat.torch.private import TorchDispatchMode, pytree
 from remat.torch.rematerialized.plan import Autocast, autocast_state
 
@@ -58,14 +57,8 @@ def record_calls(world: FakeWorld, blocks: Mapping[str, nn.Module], given: tuple
     """
     calls: list[Call] = []
     kinds: dict[str, str] = {}
-    mode = Concrete(world.mode)
-    fake = (world.args, world.kwargs)
-    args, kwargs = fake if given is None else pytree.tree_map(concrete, given, fake)
-    buffers = dict(world.module.named_buffers())
-    state = {name: concrete(buffers.get(name), each) for name, each in world.state.items()}
     with (
-        kept_attributes(world.module), quiet_torch(), without_onednn(), grouped_products(), world.swapped(state), mode,
-        torch.enable_grad(),
+        quiet_torch(), without_onednn(), grouped_products(), concrete_world(world, given) as (mode, args, kwargs),
     ):  # fmt: skip
         for path, block in blocks.items():
             block.__dict__["forward"] = _Recorded(path, block, calls, kinds, mode)

@@ -69,7 +69,8 @@ def policy(  # noqa: PLR0913 - independent options of users
     sample_kwargs : mapping, optional
     regions : str or sequence of str, optional
         Paths of the modules around which the program has its checkpoints; ``*`` is a wildcard
-        (``"transformer.h.*"``). Default: the blocks, which are modules whose name is a number, outermost ones.
+        (``"transformer.h.*"``). Default: the layers that transformers checkpoints, or else the blocks, which are
+        modules whose name is a number, outermost ones.
     plain : bool
         Regions may also have no checkpoint at all, which is cheaper than to save all of it. For
         ``policy.checkpoint(model)``, which leaves them as they are.
@@ -214,12 +215,17 @@ def captured_regions(
     world = FakeWorld.of(model, args, kwargs)
     try:
         with quiet_torch(), without_onednn(), grouped_products():
-            runs, traced = (recorded(world, paths, traced=each) for each in (False, True))
+            given = tuple(args), dict(kwargs or {})
+            runs, traced = (recorded(world, paths, given, traced=each) for each in (False, True))
     except Exception as error:  # a module may raise anything
         raise explained(model, error) from error
     if not runs or [run.path for run in runs] != [run.path for run in traced]:
         raise CaptureError(f"the sample runs none of the regions of {type(model).__name__!r}", "no-region")
     return _matched(captured, runs, traced)
+
+
+#: Class of the layers that models of transformers checkpoint.
+_LAYER = "GradientCheckpointingLayer"
 
 
 def paths_of(model: torch.nn.Module, regions: str | Iterable[str] | None) -> list[str]:
@@ -229,7 +235,9 @@ def paths_of(model: torch.nn.Module, regions: str | Iterable[str] | None) -> lis
     """
     known = [path for path, _ in model.named_modules() if path]
     if regions is None:
-        found = list(dict.fromkeys(block for path in known if (block := block_of(path)) is not None))
+        layers = [path for path, part in model.named_modules() if any(c.__name__ == _LAYER for c in type(part).__mro__)]
+        found = [path for path in layers if not any(path.startswith(f"{other}.") for other in layers)]
+        found = found or list(dict.fromkeys(block for path in known if (block := block_of(path)) is not None))
         if not found:
             raise CaptureError(
                 f"{type(model).__name__!r} has no numbered blocks: name its regions, such as regions='encoder.*'",

@@ -15,6 +15,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from remat.errors import ExecutionError
+from remat.torch.policies.recording import is_free
 from remat.torch.private import C, TorchDispatchMode
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class RegionTable:
     plain: bool = False
 
     def by_occurrence(self, *, traced: bool = False) -> dict[tuple[str, int], bool]:
-        """Return True for each saved op and False for the others, by name and occurrence, views included."""
+        """Return True for each saved op and False for the others, by name and occurrence, without views."""
         counts: Counter[str] = Counter()
         found = {}
         for function, saved in self.traced if traced else self.eager:
@@ -119,6 +120,8 @@ def contexts(table: Table) -> tuple[Any, Any]:
 
     def decide(context: Any, function: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         nonlocal position
+        if is_free(function):
+            return CheckpointPolicy.MUST_RECOMPUTE
         at, position = position, position + 1
         if at >= len(calls) or calls[at][0] is not function:
             expected = "ends" if at >= len(calls) else f"runs {calls[at][0]}"

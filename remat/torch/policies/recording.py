@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
+from remat.torch.capture.concrete import concrete_world
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.costs.calls import storage_key
 from remat.torch.modes import kept_attributes
@@ -47,6 +48,11 @@ class Run:
     packed: int = 0
 
 
+def is_free(function: Any) -> bool:
+    """Return True for views and for calls that policies never see: autograd adds views after changes in place."""
+    return function in SAC_IGNORED_OPS or getattr(function, "is_view", False)
+
+
 def kind_of(name: str) -> str:
     """Return one name for ops that are the same in eager and in captured graphs.
 
@@ -74,7 +80,7 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if self.current is None or func in SAC_IGNORED_OPS:
+        if self.current is None or is_free(func):
             return out
         given = {storage_key(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         made = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
@@ -116,25 +122,29 @@ class _Recorder(TorchDispatchMode):
         return tensor
 
 
-def recorded(world: FakeWorld, paths: Sequence[str], *, traced: bool) -> list[Run]:
+def recorded(world: FakeWorld, paths: Sequence[str], given: tuple[Any, Any] | None, *, traced: bool) -> list[Run]:
     """Run the forward pass of a module on fake tensors; return each run of the submodules at `paths`, in order.
 
     With `traced`, ops decompose as in a trace of ``torch.compile``: dropout is one op there, and four in eager mode on
-    a CPU.
+    a CPU. Otherwise small tensors among the real arguments `given` keep their values: models of transformers make a
+    mask in traces, and in eager mode only for a batch with padding.
     """
     recorder = _Recorder()
     parts = dict(world.module.named_modules(remove_duplicate=False))
     with ExitStack() as stack:
-        stack.enter_context(kept_attributes(world.module))
         stack.enter_context(_hooked([(parts[path], path) for path in paths], recorder))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(world.mode)
-        stack.enter_context(world.swapped())
         if traced:
+            args, kwargs = world.args, world.kwargs
+            stack.enter_context(kept_attributes(world.module))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(world.mode)
+            stack.enter_context(world.swapped())
             stack.enter_context(enable_python_dispatcher())
+        else:
+            _, args, kwargs = stack.enter_context(concrete_world(world, given))
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda tensor: tensor))
         stack.enter_context(recorder)
-        world.module(*world.args, **world.kwargs)
+        world.module(*args, **kwargs)
     return recorder.runs
 
 

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from remat.torch.capture.fakes import FakeWorld
 from remat.torch.costs.calls import storage_key
+from remat.torch.modes import kept_attributes
 from remat.torch.private import FakeTensor, FakeTensorMode, TorchDispatchMode, pytree
 
 #: Largest tensor that keeps its values, in bytes: weights are no reason to branch.
 LARGEST = 1 << 26
 #: Device of a fake tensor: most of what autograd dispatches, and no work.
 DEVICE = torch.ops.prim.device.default
+
+
+@contextmanager
+def concrete_world(world: FakeWorld, given: tuple[Any, Any] | None) -> Iterator[tuple[Concrete, Any, Any]]:
+    """Swap in fake parameters; yield the mode, which is on, and positional and keyword arguments.
+
+    `given`: real arguments. Small tensors among them and among buffers keep their values.
+    """
+    mode, fake = Concrete(world.mode), (world.args, world.kwargs)
+    args, kwargs = fake if given is None else pytree.tree_map(concrete, given, fake)
+    buffers = dict(world.module.named_buffers())
+    state = {name: concrete(buffers.get(name), each) for name, each in world.state.items()}
+    with kept_attributes(world.module), world.swapped(state), mode, torch.enable_grad():
+        yield mode, args, kwargs
 
 
 def concrete(real: Any, fake: Any) -> Any:
