@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -172,6 +172,9 @@ class Heuristic(Algorithm):
     bound: int | None = None
     scope: Scope | None = None
     """Lower bound within `scope` that the last run found; None without one."""
+
+    near: Sequence[Schedule] = ()
+    """Schedules, perhaps above the budget, that the last run found as starts for others, or that the next one uses."""
 
     @property
     def needs_backend(self) -> bool:

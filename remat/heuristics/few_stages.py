@@ -59,6 +59,8 @@ class FewStages(Heuristic):
         No schedule in `scope` costs less; None if no programme was solved, or the order is free.
     programmes : StageProgrammes or None
         Those of the last run; a later run on the same problem, and the stage bound, can resume them.
+    near : list of Schedule
+        Schedules that follow from the solution of the last programme, perhaps above the budget.
     waiting : list of Schedule
         Schedules of these programmes that drops have not improved, since their kernels were not compiled.
 
@@ -79,15 +81,16 @@ class FewStages(Heuristic):
     waiting: list[Schedule]
 
     def programmes_of(self, problem: Problem) -> StageProgrammes | None:
+        if problem.budget_bytes is not None and (self.programmes is None or self.programmes.problem is not problem):
+            self.programmes, self.near, self.waiting = StageProgrammes(problem), (), []
         return self.programmes
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         self.bound = self.scope = None
         if problem.budget_bytes is None or problem.budget_bytes >= problem.reference_peak:
             return Schedule.reference(problem.graph)
-        if self.programmes is None or self.programmes.problem is not problem:
-            self.programmes, self.waiting = StageProgrammes(problem), []
-        programmes = self.programmes
+        programmes = self.programmes_of(problem)
+        assert programmes is not None
         search = _Search(self, programmes, run)
         if run.start is not None:
             search.best.offer(run.start, report=False)
@@ -142,7 +145,7 @@ class _Search:
                 values = found.linear.values
             if values is None:
                 return
-            schedules = programmes.schedules(values)
+            self.heuristic.near = schedules = programmes.schedules(values)
             self._offer(schedules, drop=not (brief and programmes.eliminated))
             if unsolved or (brief and not programmes.eliminated):
                 return

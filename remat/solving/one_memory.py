@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from remat.bounds.stage_bound import stage_bounds
 from remat.runtime.deadline import Deadline
-from remat.schedule import OrderRule
+from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import overhead_text
+from remat.solving.chain_starts import FEW
 from remat.solving.portfolio import Policy, Stage
 from remat.solving.progress import Progress
 from remat.solving.session import Session
@@ -63,6 +64,14 @@ class OneMemory:
         """True when nothing remains to be found."""
         return self.part.enough or not self.stages
 
+    def take_near(self) -> Sequence[Schedule]:
+        """Return the new schedules of few stages, which may exceed the budget by what moves can save."""
+        few = self.policy.kept.get(FEW)
+        if few is None:
+            return ()
+        found, few.near = few.near, ()
+        return found
+
     def run(self, deadline: Deadline) -> None:
         """Run stages until a deadline."""
         part, policy = self.part, self.policy
@@ -91,10 +100,12 @@ class OneMemory:
         part = self.part
         if part.problem.order is OrderRule.FREE or part.call.isolate:
             return
+        if self.policy.training:
+            self.policy.made(FEW)  # continues these programmes
         with part.step("bounds in one memory"):
             for bound in stage_bounds(
                 part.problem, enough=self.whole.value, deadline=deadline, threads=part.call.threads,
-                memory_limit=part.call.memory_bytes,
+                memory_limit=part.call.memory_bytes, programmes=self.policy.programmes,
             ):  # fmt: skip
                 part.infeasible |= bound.infeasible
                 part.raise_cost_bound(bound.value, bound.scope)

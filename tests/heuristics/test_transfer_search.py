@@ -20,6 +20,7 @@ from remat.graphs.families import unit_chain
 from remat.graphs.zoo.transformers import gpt
 from remat.heuristics import HeuristicRun
 from remat.heuristics.drops import Drops
+from remat.heuristics.few_stages import FewStages
 from remat.heuristics.transfers import Transfers, TransfersOptions, best_of_layers, move_everything, move_layers
 from remat.heuristics.transfers.kernels import KERNELS
 from remat.heuristics.transfers.relaxed import rounded
@@ -157,6 +158,19 @@ def test_limits_of_rates(budget: str) -> None:
     assert accepted(closed, alone).time == accepted(closed.one_memory, without).cost
     dropped = accepted(closed.one_memory, Drops().run(closed.one_memory, RUN))
     assert accepted(closed, alone).cost <= dropped.cost
+
+
+def test_descends_from_schedules_above_the_budget() -> None:
+    """The optimum of a larger budget, from few stages, leads to a faster schedule than no start."""
+    problem = Problem(in_us(unit_chain(12)), 4, machine="rate=10kB/s")
+    larger = FewStages().run(Problem(problem.graph, 5), RUN)
+    assert larger is not None and judged(problem, larger).verdict is Verdict.OVER_BUDGET
+    search = Transfers(TransfersOptions(moves=1))
+    without = accepted(problem, search.run(problem, RUN)).time
+    search.near = [larger]
+    found = accepted(problem, search.run(problem, RUN)).time
+    assert found is not None and without is not None and found < without
+    assert not search.near
 
 
 def network(budget: str, **more: Any) -> Problem:

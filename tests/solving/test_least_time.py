@@ -217,6 +217,16 @@ def test_recomputation_alone_is_searched_until_none_is_faster():
     assert (found.value, found.best.schedule.has_transfers, found.bound) == (15, False, 9)
 
 
+def test_slow_link_carries_little_of_the_bytes_above_the_budget():
+    """The reference peak is 18 bytes, the budget 4: 2.5 % of 14 are 0.35 bytes in 33 us, 10.6 kB/s."""
+    graph = chain(16)
+    assert (graph.reference_peak, graph.base_cost) == (18, 33)
+    for rates, slow in (((10_600, 10_600), True), ((10_600, None), True), ((10_700, 10_700), False), ((0, 0), False)):
+        problem = Problem(graph, 4, machine=Machine(*rates))
+        session = Session(problem, SolveOptions(Deadline.after(60)), "auto", solver=make_backend("cp-sat"))
+        assert LeastCostSearch(session).slow_link is slow
+
+
 def test_target_below_every_cost_is_not_ruled_out():
     """The proof in one memory is that no schedule reaches the target; with a host some do."""
     result = solve(Problem(chain(4), 3, machine=FAST), "retention-intervals", stop=TargetCost(9))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import count
@@ -79,7 +79,8 @@ class Transfers(Heuristic):
        budget that they remove, summed over steps. Link time has a price: a high one recomputes more. A move counts only
        for the steps between which both links have had idle time for it, or else costs the time that the device waits.
        What proves unnecessary is taken back. The first descents begin from the *rounded solution* of the relaxation
-       that gives the transfer bound (:func:`.relaxed.rounded`), which decides on all tensors at once.
+       that gives the transfer bound (:func:`.relaxed.rounded`), which decides on all tensors at once, or from
+       schedules that another search found, which may exceed the budget (:attr:`near`).
     2. Others begin without choices, with several prices in turn, which are then refined.
     3. Their best choices compete with everything moved, each k-th layer moved, drops without moves, and the start.
        With a deadline, drops are left out while their kernels are being compiled.
@@ -116,7 +117,8 @@ class Transfers(Heuristic):
             return None
         if run.start is None and run.horizon is None:
             self.last = None
-        search = _Search(self._continued(problem), run, self.options)
+        search = _Search(self._continued(problem), run, self.options, self.near)
+        self.near = ()
         search.go()
         return search.schedule
 
@@ -152,8 +154,8 @@ class _Last:
 class _Search:
     """One run: the best value of choices, and the best schedule, which need not be expressible by choices."""
 
-    def __init__(self, last: _Last, run: HeuristicRun, options: TransfersOptions) -> None:
-        self.last, self.problem, self.call, self.options = last, last.problem, run, options
+    def __init__(self, last: _Last, run: HeuristicRun, options: TransfersOptions, near: Sequence[Schedule]) -> None:
+        self.last, self.problem, self.call, self.options, self.near = last, last.problem, run, options, near
         self.order: Int = self.problem.graph.arrays.order
         if self.problem.order is OrderRule.FREE and run.start is not None:
             self.order = order_of(self.problem, run.start)
@@ -178,6 +180,7 @@ class _Search:
         if not again:
             self._layers()
         self._relaxed()
+        self._from_near()
         if not again:
             self._descents()
             self.last.descended = not self.call.deadline.expired
@@ -282,6 +285,12 @@ class _Search:
             if found:
                 self.last.starts.add(*min(found, key=itemgetter(0)))
         self.last.rounded = len(relaxation.solutions)
+
+    def _from_near(self) -> None:
+        """Descend from schedules that another search found, which may exceed the budget."""
+        for schedule in self.near:
+            if not self.over and self.state.take_schedule(schedule):
+                self.last.starts.add(self._descend(*self.best_price), self.state.copy())
 
     def _layers(self) -> None:
         """Consider everything moved, and each k-th layer."""
