@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from remat.bounds.base import Bound, bound_on_peak
-from remat.bounds.live_set_game import LiveSetGame, Question
+from remat.bounds.live_set_game import Live, LiveSetGame, Question
+from remat.bounds.live_set_gates import GatedGame
 from remat.bounds.live_set_schedule import Computes
 from remat.bounds.peak_bounds import structural_bound
 from remat.problem import Problem
@@ -19,6 +20,10 @@ MOST_OPS = 5_000
 EFFORTS = 20, 100, 500, 2_500, 12_500
 #: Share by which the memory rises after a search that gave up; it doubles each further time for the same op.
 RISE = 0.01
+#: Relative difference between memory that suffices and memory at which a round gave up, from which the next begins.
+FINE = 1e-4
+#: Largest tensor that gates take as small, relative to the structural bound.
+SMALL = 0.005
 #: Memory of schedules, relative to the least that suffices: the first that keeps the limit of computes counts.
 ROOMS = 1.0, 1.01, 1.03, 1.1, 1.3, 2.0
 #: Most tensors to keep that are searched for: each set has as many steps to try.
@@ -96,6 +101,7 @@ class LiveSetSearch:
         self._cause, self._vain, self._round = "", self.low, 0
         applies = not problem.can_move and len(problem.graph.ops) <= MOST_OPS
         self.game = LiveSetGame(problem) if applies else None
+        self._gated: GatedGame | None = None
 
     def bound(self) -> Bound:
         """Return the bound so far."""
@@ -114,7 +120,7 @@ class LiveSetSearch:
         while not clock.expired and self._round < len(EFFORTS) and self.high != self.low:
             if self.high is None:
                 self._pass(self.game, self.low)
-            elif self._vain + 1 < self.high:
+            elif self._vain + 1 + int(FINE * self.high) < self.high:
                 self._pass(self.game, (max(self._vain, self.low) + self.high) // 2)
             else:
                 self._round, self._vain = self._round + 1, self.low
@@ -128,7 +134,7 @@ class LiveSetSearch:
         for name, goal in goals:
             rise = RISE
             while game.upper(goal) > memory:
-                decided = game.decide(goal, Question(memory, effort))
+                decided = self._decide(game, goal, Question(memory, effort))
                 if game.clock.expired:
                     return
                 lower = game.lower(goal)
@@ -145,6 +151,15 @@ class LiveSetSearch:
                     return
                 memory = max(memory, self.low)
         self.high = max(self.low, *(int(game.upper(goal)) for _, goal in goals))
+
+    def _decide(self, game: LiveSetGame, goal: Live, asked: Question) -> bool | None:
+        """Decide whether a set can be live; with gates, if the plain search gives up below memory that suffices."""
+        decided = game.decide(goal, asked)
+        if decided is not None or self.high is None or game.clock.expired:
+            return decided
+        if self._gated is None:
+            self._gated = GatedGame(self.problem, int(SMALL * self.low)).sharing(game)
+        return self._gated.decide(goal, asked)
 
     def schedule(self, limit: int, clock: Deadline) -> Schedule | None:
         """Return a schedule with a peak below `limit`; None if the search implies none that is short enough.

@@ -49,6 +49,10 @@ class Steps(NamedTuple):
     backwards: list[int]
 
 
+#: Sets that a search reached: the set after each, and the steps between them.
+Visits = dict[Live, tuple[Live | None, Steps]]
+
+
 @dataclass
 class LiveSetGame:
     """Sets of tensors that ops write, and steps backwards between them.
@@ -111,7 +115,7 @@ class LiveSetGame:
         if vain and vain.memory >= asked.memory and vain.effort >= asked.effort:
             return None
         first = self._reduced(goal, asked)
-        visits: dict[Live, tuple[Live | None, Steps]] = {first.live: (None, first)}
+        visits: Visits = {first.live: (None, first)}
         beyond, reached = inf, first.live if self.upper(first.live) <= asked.memory else None
         if self.lower(first.live) > asked.memory:
             beyond = self.lower(first.live)
@@ -142,9 +146,7 @@ class LiveSetGame:
         """Return a set with its place in the queue of a search."""
         return max(live, default=-1), self._bytes(live), number, live
 
-    def _expand(
-        self, live: Live, visits: dict[Live, tuple[Live | None, Steps]], asked: Question
-    ) -> tuple[list[Live], float]:
+    def _expand(self, live: Live, visits: Visits, asked: Question) -> tuple[list[Live], float]:
         """Return new sets from which `live` is reached by a last step, and the least memory of those that exceed it."""
         new, beyond = [], inf
         for op in self._last_ops(live):
@@ -163,7 +165,7 @@ class LiveSetGame:
                 new.append(before.live)
         return new, beyond
 
-    def _record(self, goal: Live, reached: Live, visits: dict[Live, tuple[Live | None, Steps]]) -> None:
+    def _record(self, goal: Live, reached: Live, visits: Visits) -> None:
         """Record the sets from `reached`, which is known, to the goal."""
         after, steps = visits[reached]
         peak = self._upper[reached]
