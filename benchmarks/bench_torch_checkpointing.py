@@ -33,7 +33,6 @@ from torch.utils.checkpoint import checkpoint
 from torch_models import build
 
 from remat import Problem, Schedule, solve
-from remat.backends.highs import Highs
 from remat.bounds.stage_programmes import StageProgrammes
 from remat.errors import CaptureError
 from remat.heuristics.drops import Drops
@@ -234,7 +233,7 @@ def proved(
     while not deadline.expired and not _near(known, programmes.value, options.gap):
         call, aim = SolveOptions(deadline, 1), math.ceil((known.cost or 0) * (1 - options.gap))
         relaxed = programmes.relax(programmes.build(deadline, aim), call)
-        values, _ = programmes.solve(Highs(), relaxed, call)
+        values, _ = programmes.solve(relaxed, call)
         if values is None:
             break
         schedules, before = programmes.schedules(values), known

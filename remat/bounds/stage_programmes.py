@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat.backends.base import Backend
 from remat.backends.highs import Highs
 from remat.bounds.base import whole_units
 from remat.bounds.cost_sums import attained, objective_of
@@ -21,6 +20,7 @@ from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_elimination import StageElimination
 from remat.bounds.stage_reduction import Known, StageReduction
 from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
+from remat.bounds.stage_solvers import holding_less, is_whole, solve_programme
 from remat.bounds.stage_sums import stage_sums
 from remat.bounds.sum_branching import SumBranching
 from remat.graphs.arrays import first_computes
@@ -44,6 +44,10 @@ ALIKE = 4
 SOLVER = 0.5
 #: Seconds for a programme below which the solver has all of them.
 BRANCHING = 8.0
+#: Part of the gap between the bound and the cost sought that a solution may leave, where later programmes follow.
+PRECISION = 0.1
+#: Gap of the best schedule below which another solution of the same cost is sought: more events would bring little.
+CLOSE = 1e-3
 #: Number of ops above which the linear relaxation with the first event is solved by minimum cuts, and up to which it is
 #: on graphs other than training steps: those of 100,000 ops in random layers take minutes.
 CUT_OPS, MOST_CUT_OPS = 5_000, 20_000
@@ -93,13 +97,12 @@ class StageProgrammes:
 
     Examples
     --------
-    >>> from remat.backends.highs import Highs
     >>> from remat.graphs.families import unit_chain
     >>> programmes = StageProgrammes(Problem(unit_chain(8), 4))
     >>> call = SolveOptions(Deadline())
     >>> while True:
     ...     found = programmes.relax(programmes.build(call.deadline), call)
-    ...     values, _ = programmes.solve(Highs(), found, call)
+    ...     values, _ = programmes.solve(found, call)
     ...     if not programmes.widen(programmes.schedules(values)[0]):
     ...         break
     >>> sorted(programmes.events), programmes.value
@@ -140,7 +143,8 @@ class StageProgrammes:
             known = None if enough is None or self._alone is None else Known(*self._alone, enough)
             self._reduction = StageReduction(problem, events, known, self._negligible)
             problem, events = self._reduction.reduced, self._reduction.events
-        self.relaxation = StageRelaxation(problem, events, self.slim)
+        main = None if self._alone is None else events[sorted(self.events).index(self._alone[0])]
+        self.relaxation = StageRelaxation(problem, events, self.slim, main)
         return self.relaxation.build(deadline)
 
     @property
@@ -178,10 +182,14 @@ class StageProgrammes:
             self._raise(model, math.ceil(found.linear.bound), self._limited)
         return found
 
-    def solve(self, backend: Backend | None, found: Tightened | Model, call: SolveOptions) -> tuple[Float | None, bool]:
+    def solve(
+        self, found: Tightened | Model, call: SolveOptions, *, several: bool = True, exact: bool = True
+    ) -> tuple[Float | None, bool]:
         """Solve an integer programme for a solution below :attr:`enough`, and raise :attr:`value`.
 
-        Programmes of few events are solved by elimination of ops, others by the backend; None: they are not solved.
+        Programmes of few events are solved by elimination of ops, others by a solver; without `several` they are not.
+        Without `exact` the solver may stop at a solution whose cost is within :data:`PRECISION`.
+
         Return the solution, None if there is none in time, and whether the programme is decided.
         """
         model, enough = found if isinstance(found, Model) else found.lean, self.enough
@@ -191,7 +199,7 @@ class StageProgrammes:
             self.eliminated = values is not None or decided
             if self.eliminated:
                 return values, decided
-        if backend is None:
+        if not several:
             return None, False
         if enough is not None and isinstance(found, Tightened):
             if not found.linear.infeasible:
@@ -199,19 +207,40 @@ class StageProgrammes:
             if len(self.events) > 1 and call.deadline.remaining >= BRANCHING:
                 branch = partial(self._branch, found, call)
         seconds = call.deadline.remaining
-        raw = backend.solve(model, call if branch is None else replace(call, deadline=call.deadline.share(SOLVER)))
+        limited = call if branch is None else replace(call, deadline=call.deadline.share(SOLVER))
+        raw = solve_programme(self.relaxation, model, limited, self._near(0.0 if exact else PRECISION))
         if raw.status is Status.INFEASIBLE:
             return None, self._none_below(enough)
         if raw.bound is not None:
             self._raise(model, whole_units(raw.bound), enough, raw.values)
         if raw.values is not None:
-            return raw.values, raw.status is Status.OPTIMAL
+            return self._fitting(model, raw.values, call), raw.status is Status.OPTIMAL
         if branch is not None:
             values, decided = branch()
             if decided:
                 return values, True
         self.tried = seconds
         return None, False
+
+    def _near(self, precision: float) -> int:
+        """Return the objective that closes all but a part, `precision`, of the gap to the cost sought."""
+        near = (self.value - self.base) // self.relaxation.unit
+        return near if self.enough is None else near + int(precision * (self._most_below(self.enough) - near))
+
+    def _fitting(self, model: Model, values: Float, call: SolveOptions) -> Float:
+        """Return another solution if a schedule that follows from it is an optimum; otherwise the given one."""
+        cost = self.base + self.relaxation.unit * objective_of(model, values)
+        optimal = cost - self.value <= call.relative_gap * cost
+        close = self.enough is not None and self.enough - cost <= CLOSE * cost
+
+        def fits(solution: Float) -> bool:
+            found = self._following(self._held(solution))
+            return found.cost <= cost and found.peak <= self.budget
+
+        if not optimal or not close or not is_whole(self.relaxation, model) or fits(values):
+            return values
+        less = holding_less(self.relaxation, model, values, call, fits)
+        return less if fits(less) else values
 
     def _eliminate(self, found: Tightened, call: SolveOptions) -> tuple[Float | None, bool]:
         """Solve a programme by elimination of ops, as :meth:`solve` does."""
@@ -271,8 +300,7 @@ class StageProgrammes:
 
         If none fits, some of those that follow from other solutions of an elimination precede them.
         """
-        live = np.array(self.relaxation.live)
-        best = self._following((values[np.maximum(live, 0)] > 0.5) & (live >= 0))
+        best = self._following(self._held(values))
         search, rng = self._search, np.random.default_rng(0)
         if search is not None and search.relaxation is self.relaxation:
             for _ in range(ALIKE):
@@ -280,6 +308,11 @@ class StageProgrammes:
                     break
                 best = min(best, self._following(search.live(rng)), key=lambda each: (each.cost, each.peak))
         return best.schedules
+
+    def _held(self, values: Float) -> Bool:
+        """Mark the tensors of the relaxation's problem that a solution holds at each event."""
+        live = np.array(self.relaxation.live)
+        return (values[np.maximum(live, 0)] > 0.5) & (live >= 0)
 
     def _following(self, held: Bool) -> Following:
         """Return schedules that hold tensors of the relaxation's problem at the events."""
@@ -308,8 +341,10 @@ class StageProgrammes:
         if len(self.events) > before:
             self.tried = 0.0
             return True
-        slim, self.slim = self.slim, False
-        return slim and bool((memory > self.budget).any())
+        if not self.slim or not (memory > self.budget).any():
+            return False
+        self.slim = False
+        return True
 
 
 def stage_memory(problem: Problem, schedule: Schedule) -> Int:

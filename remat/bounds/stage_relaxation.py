@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -56,7 +56,10 @@ class StageRelaxation:
         without its inputs and outputs, is at most the budget;
     (7) for accumulation buffers: ``live[j, t] + sum over later stages of again[i, w] >= 1`` for each writer ``w`` that
         has run, if ``t`` is needed later by a first compute or at the end;
-    (8) ``sum of again[j, o]`` over all stages is less than the limit of computes.
+    (8) ``sum of again[j, o]`` over all stages is less than the limit of computes;
+    (9) with a `main` event, (3) and (4) for the time after it as a whole, in which op ``o`` runs again if ``ever[o]``:
+        ``ever[o] <= sum of again[j, o]`` over the stages after it. So its linear relaxation is at least the one with
+        this event alone.
 
     Ops that cannot be useful in a stage have no variable: no first compute after the start of the stage reads their
     outputs, directly or indirectly. Source and proof: documentation, page Bounds.
@@ -68,6 +71,8 @@ class StageRelaxation:
         sometimes weaken its linear relaxation, unless it has path cuts (:mod:`remat.bounds.path_cuts`).
     slim : bool
         Leave out rows (5) and (6).
+    main : int, optional
+        Event of the rows (9).
 
     Attributes
     ----------
@@ -84,6 +89,7 @@ class StageRelaxation:
     problem: Problem
     events: Sequence[int]
     slim: bool = False
+    main: int | None = None
     unit: int = field(init=False)
     scale: float = field(init=False)
     stages: list[Stage] = field(init=False, default_factory=list)
@@ -130,8 +136,18 @@ class StageRelaxation:
         return model
 
     def _afterwards(self, model: Model, stages: list[Stage]) -> list[Linear]:
-        """Return the rows of what happens after each event as a whole: none here."""
-        return []
+        """Return the rows (9)."""
+        if self.main is None or self.main == self.events[-1]:  # after the last event there is one stage
+            return []
+        since = self.events.index(self.main)
+        later = stages[since + 1 :]
+        place = np.flatnonzero(later[0].again >= 0)
+        ever = numbered(len(later[0].again), place, model.implied("ever", len(place), 0, 1).index)
+        whole = replace(later[0], until=later[-1].until, again=ever)
+        row = np.arange(len(place))
+        runs = (row, ever[place], -1), *((row, stage.again[place], 1) for stage in later)
+        some = rows_from("ever", *runs, num_rows=len(row), lower=0)
+        return [some, self._requests(whole, stages[since]), self._needs(whole, stages[since])]
 
     def _transfers(self, stage: Stage, before: Stage | None) -> list[Linear]:
         """Return the rows of a host memory: none here."""

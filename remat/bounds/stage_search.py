@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from remat.backends.highs import Highs
 from remat.bounds.base import Bound, Measure
 from remat.bounds.bound_search import MOST_WORK, PATIENCE, BoundSearch
 from remat.bounds.stage_programmes import StageProgrammes
@@ -51,7 +50,7 @@ class StageSearch(BoundSearch):
             yield from self._take(programmes, found.linear.versions)
             values, decided = found.linear.values, False
             if integer and not self.done and len(programmes.events) * num_ops <= MOST_WORK:
-                values, decided = programmes.solve(Highs(), found, call)
+                values, decided = programmes.solve(found, call)
                 yield from self._take(programmes, found.linear.versions)
                 values = found.linear.values if values is None and not decided else values
             failed = failed + 1 if self.best is before else 0

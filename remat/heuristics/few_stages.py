@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from remat.backends.choice import placed
-from remat.backends.highs import Highs
 from remat.bounds.base import lacks_memory
 from remat.bounds.stage_programmes import StageProgrammes
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
@@ -110,7 +108,6 @@ class _Search:
     call: HeuristicRun
 
     def __post_init__(self) -> None:
-        self.backend = placed(Highs(), self.call.options)
         self.drops = Drops()
         self.best = Best(self.programmes.problem, self.call)
 
@@ -130,7 +127,9 @@ class _Search:
             part = self.call.deadline.share(SHARE)
             if not programmes.worth(part.remaining):
                 return
-            call = SolveOptions(part, options.threads, options.seed, memory_limit=options.memory_limit)
+            call = SolveOptions(
+                part, options.threads, options.seed, isolate=options.isolate, memory_limit=options.memory_limit
+            )
             model = programmes.build(part, self.best.cost)
             if model.num_vars > self.heuristic.options.variables or lacks_memory(model, options.memory_bytes):
                 return
@@ -138,18 +137,21 @@ class _Search:
             if self._over():
                 return
             brief = self.call.start is None and self.call.deadline.remaining < SEVERAL
-            backend = None if brief and len(programmes.events) > 1 else self.backend
-            values, decided = programmes.solve(backend, found or model, call)
+            several = not brief or len(programmes.events) == 1
+            values, decided = programmes.solve(found or model, call, several=several, exact=False)
             unsolved = values is None and not decided
             if unsolved and found is not None:
                 values = found.linear.values
             if values is None:
                 return
             self.heuristic.near = schedules = programmes.schedules(values)
+            before = self.best.cost
             self._offer(schedules, drop=not (brief and programmes.eliminated))
             if unsolved or (brief and not programmes.eliminated):
                 return
-            if not programmes.widen(schedules[0], self.heuristic.options.more):
+            if programmes.widen(schedules[0], self.heuristic.options.more):
+                continue
+            if decided or self.best.cost == before:
                 return
 
     def _over(self) -> bool:

@@ -33,7 +33,7 @@ def deadlines_by(clock: Clock) -> Iterator[None]:
     """Let deadlines that start in the block count wall time, or processor time of this process.
 
     With processor time, limits depend little on other work on the machine. Waiting and child processes take no time.
-    HiGHS is stopped at the deadline; other solvers, which have clocks of their own, may stop earlier.
+    HiGHS and CP-SAT are stopped at the deadline; other solvers, which have clocks of their own, may stop earlier.
 
     Examples
     --------

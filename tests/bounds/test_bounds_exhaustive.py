@@ -92,7 +92,7 @@ def check_random_events(seed: int) -> None:
     for known in (best.cost, best.cost + 5 * relaxation.unit):
         assert stage_bound(problem, enough=known, threads=1).value <= best.cost
     for slim in (False, True):
-        check_path_cuts(StageRelaxation(problem, relaxation.events, slim), call, extra)
+        check_path_cuts(StageRelaxation(problem, relaxation.events, slim, rng.choice(relaxation.events)), call, extra)
 
 
 def check_path_cuts(relaxation: StageRelaxation, call: SolveOptions, extra: int) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from helpers import judged
 
 from remat import solve
 from remat.bounds import stage_bound
+from remat.bounds.stage_solvers import holding_less
 from remat.graphs import GraphBuilder
 from remat.graphs.graph import ComputeGraph
+from remat.graphs.io import load_graph
 from remat.graphs.zoo import gpt
 from remat.heuristics.base import HeuristicRun
 from remat.heuristics.few_stages import FewStages, FewStagesOptions
@@ -78,6 +82,22 @@ def test_auto_proves_optimality_with_few_stages() -> None:
     result = solve(Problem(layers(12), "80%"), stop=60, options=SolveOptions(threads=1))
     assert result.status is Status.OPTIMAL
     assert "few-stages" in [step.name for step in result.steps]
+
+
+@pytest.mark.slow
+def test_another_solution_of_the_same_cost_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first solution with two events exceeds the budget by 5 to 8 %, and costs as little as the bound."""
+    problem, searches = Problem(load_graph("t5"), "25%"), []
+
+    def counted(*given: Any) -> Any:
+        searches.append(given)
+        return holding_less(*given)
+
+    monkeypatch.setattr("remat.bounds.stage_programmes.holding_less", counted)
+    heuristic = FewStages()
+    schedule = heuristic.run(problem, run(60))
+    assert schedule is not None and judged(problem, schedule).cost == heuristic.bound
+    assert len(searches) == 1
 
 
 def test_start_is_returned_unless_improved() -> None:

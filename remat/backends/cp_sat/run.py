@@ -56,8 +56,8 @@ class CpSatRun(Run):
             parameters.log_to_stdout = False
 
     def run(self) -> None:
-        if math.isfinite(self.options.deadline.seconds):
-            self.parameters.max_time_in_seconds = self.options.deadline.remaining
+        if math.isfinite(limit := self.options.deadline.wall_seconds):
+            self.parameters.max_time_in_seconds = limit
         engine, callback = self.engine, _Found(self)
         engine.set_parameters(self.parameters)
         engine.add_solution_callback(callback)
