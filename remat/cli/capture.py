@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from importlib.metadata import EntryPoint
@@ -111,7 +112,12 @@ def made(factory: str) -> tuple[Any, Any, Any]:
     if path.endswith(".py"):
         if not Path(path).is_file():
             raise CaptureError(f"{path}: no such file")
-        path = os.path.relpath(path).removesuffix(".py").replace(os.sep, ".")
+        file = Path(path).resolve()
+        if file.is_relative_to(Path.cwd()):
+            path = str(file.relative_to(Path.cwd())).removesuffix(".py").replace(os.sep, ".")
+        else:  # as Python runs a file
+            sys.path.insert(0, str(file.parent))
+            path = file.stem
         factory = f"{path}:{name}"
     if not all(part.isidentifier() for whole in (path, name) for part in whole.split(".")):
         raise CaptureError(f"{factory!r} is not of the form MODULE:FACTORY, such as mymodel:training_step")

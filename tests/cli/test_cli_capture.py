@@ -1,6 +1,7 @@
 """``remat capture``: graph file of a PyTorch module that a function makes."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,14 @@ def test_capture_writes_a_graph_and_prints_facts(module: str) -> None:
     assert {op.phase for op in graph.ops} == {"forward", "loss", "backward"}
 
 
-def test_capture_of_a_forward_pass(module: str) -> None:
-    shown = ok(f"capture {module}:step --costs flops --mode inference").out
+def test_capture_of_a_forward_pass_from_a_file_elsewhere(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / module).with_suffix(".py").rename(file := tmp_path / "net_elsewhere.py")
+    (other := tmp_path / "other").mkdir()
+    monkeypatch.chdir(other)
+    shown = ok(f"capture {file}:step --costs flops --mode inference").out
     assert "route                 make_fx" in shown
     assert "not recomputable      0" in shown
 

@@ -12,7 +12,7 @@ from refusals import refused
 from remat import Problem, validate
 from remat.cli import main
 from remat.experiments.framework_plans import FRAMEWORKS, framework_plan
-from remat.experiments.framework_plans.layers import Layers
+from remat.experiments.framework_plans.layers import ATTENTION, NORM, Layers
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo.language_models import decoder
@@ -74,6 +74,14 @@ def test_names_of_values_are_matched(graph: ComputeGraph) -> None:
         "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo",
     }  # fmt: skip
     assert "mlp.gate" in layers.suffixes
+
+
+def test_attention_goes_by_the_kind_of_an_op(graph: ComputeGraph) -> None:
+    layers = Layers(Problem(graph, "75%"))
+    ops = layers.forward["layers.0"]
+    layers.__dict__["paths"] = dict.fromkeys(ops, "layers.0.post_attention_layernorm")
+    assert [op for op in ops if layers.matches(op, "layers.0", ATTENTION)] == layers.values["context"][:1]
+    assert all(layers.matches(op, "layers.0", NORM) for op in ops)
 
 
 def test_plans_refuse_unknown_frameworks_and_graphs_without_layers(graph: ComputeGraph) -> None:

@@ -105,8 +105,12 @@ class Layers:
         return _replayed(regions_of(self.problem, groups), whole=whole)
 
     def matches(self, op: str, layer: str, wanted: re.Pattern[str]) -> bool:
-        """Return True if the kind of an op, or its path within its layer, matches."""
-        return bool(wanted.search(self._kind(op)) or wanted.search(self._inner_path(op, layer)))
+        """Return True if the kind of an op matches, or its path within its layer; attention goes by kind alone.
+
+        ``post_attention_layernorm`` is no attention, nor are the projections in ``attention``.
+        """
+        path = "" if wanted is ATTENTION else self._inner_path(op, layer)
+        return bool(wanted.search(self._kind(op)) or wanted.search(path))
 
     def _kind(self, op: str) -> str:
         graph = self.problem.graph
