@@ -159,7 +159,7 @@ class LiveSetSearch:
             return decided
         if self._gated is None:
             self._gated = GatedGame(self.problem, int(SMALL * self.low)).sharing(game)
-        return self._gated.decide(goal, asked)
+        return self._gated.decide(goal, asked) if self._gated.has_gates(asked.memory) else None
 
     def schedule(self, limit: int, clock: Deadline) -> Schedule | None:
         """Return a schedule with a peak below `limit`; None if the search implies none that is short enough.

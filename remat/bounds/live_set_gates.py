@@ -90,6 +90,10 @@ class GatedGame(LiveSetGame):
         self.steps, self._upper, self._lower, self._local = game.steps, game._upper, game._lower, game._local
         return self
 
+    def has_gates(self, memory: int) -> bool:
+        """Return True if an op leaves room for less than two large tensors."""
+        return max(self.needs) + 2 * self._unit > memory
+
     def decide(self, goal: Live, asked: Question) -> bool | None:
         """Answer as :meth:`LiveSetGame.decide`, and see first whether the set is refuted."""
         if self.upper(goal) > asked.memory and self._refuted(goal, asked):
