@@ -30,8 +30,8 @@ EXHAUSTIVE_OPS = 24
 #: Ops up to which neighbourhoods are searched by models.
 LNS_OPS = 5000
 #: Part of the bytes above the budget that a slow link carries at most while each op is computed once: recomputation
-#: decides there. ResNet-50 at 20 % over 3 GB/s has 1.6 %. If this included T5 at 20 % (2.8 %) and Llama at 35 %
-#: (5.9 %), they would cost 22.95 instead of 22.81 and 23.8 instead of 22.8 %.
+#: decides there. ResNet-50 at 20 % over 3 GB/s has 1.6 %. If this included T5 at 20 % (2.8 %), it would cost
+#: 22.95 instead of 22.67 %.
 SLOW = 0.025
 #: Smallest total of a cap per op, in seconds.
 LEAST_CAP = 3.0
