@@ -40,7 +40,7 @@ def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None
     over the tensors to keep.
 
     It is exact up to two relaxations: one contribution completes an accumulation buffer, and limits of computes are
-    ignored. See :class:`LiveSetSearch`.
+    ignored. See :class:`LiveSetSearch`, and :class:`.live_set_gates.GatedGame` for sets that it leaves out.
 
     Parameters
     ----------
@@ -157,9 +157,8 @@ class LiveSetSearch:
         decided = game.decide(goal, asked)
         if decided is not None or self.high is None or game.clock.expired:
             return decided
-        if self._gated is None:
-            self._gated = GatedGame(self.problem, int(SMALL * self.low)).sharing(game)
-        return self._gated.decide(goal, asked) if self._gated.has_gates(asked.memory) else None
+        gated = self._gated = self._gated or GatedGame(self.problem, int(SMALL * self.low))
+        return gated.sharing(game).decide(goal, asked) if gated.has_gates(asked.memory) else None
 
     def schedule(self, limit: int, clock: Deadline) -> Schedule | None:
         """Return a schedule with a peak below `limit`; None if the search implies none that is short enough.

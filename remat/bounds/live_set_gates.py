@@ -85,7 +85,7 @@ class GatedGame(LiveSetGame):
         self._closures: dict[tuple[int, int, int, int], int] = {}
 
     def sharing(self, game: LiveSetGame) -> GatedGame:
-        """Use the tables of another game of the same problem, and return this one."""
+        """Use the clock and the tables of another game of the same problem, and return this one."""
         self.clock = self._without_small.clock = game.clock
         self.steps, self._upper, self._lower, self._local = game.steps, game._upper, game._lower, game._local
         return self
@@ -110,8 +110,8 @@ class GatedGame(LiveSetGame):
         """Leave out the sets that are refuted."""
         new, beyond = super()._expand(live, visits, asked)
         refuted = [before for before in new if self.upper(before) > asked.memory and self._refuted(before, asked)]
-        beyond = min(beyond, *(self.lower(before) for before in refuted), beyond)
-        return [before for before in new if before not in refuted], beyond
+        left = [before for before in new if before not in refuted]
+        return left, min([beyond, *map(self.lower, refuted)])
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
