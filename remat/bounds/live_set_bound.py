@@ -20,7 +20,7 @@ MOST_OPS = 5_000
 EFFORTS = 20, 100, 500, 2_500, 12_500
 #: Share by which the memory rises after a search that gave up; it doubles each further time for the same op.
 RISE = 0.01
-#: Relative difference between memory that suffices and memory at which a round gave up, from which the next begins.
+#: A round ends when the memory at which it gave up is within this share of what suffices.
 FINE = 1e-4
 #: Largest tensor that gates take as small, relative to the structural bound.
 SMALL = 0.005

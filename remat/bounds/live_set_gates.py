@@ -11,7 +11,7 @@ from remat.bounds.live_set_game import LEAST_EFFORT, MOST_NESTED, Live, LiveSetG
 from remat.problem import Problem
 from remat.runtime.bits import bits, numbers
 
-#: Gates of a tensor that are tried, with no room for a large tensor and with room for one each.
+#: Most gates that are tried for a tensor: of those without room for a large tensor, and of those with room for one.
 MOST_GATES = 4
 #: Effort of the question whether a tensor can be made from nothing without small tensors.
 EFFORT_ALONE = 60
@@ -28,7 +28,7 @@ class Gate(NamedTuple):
     touched: int
     """Inputs and outputs of the op."""
     chain: int
-    """Large tensors from the outputs of the op to the tensor that needs it. One of them is live ever after."""
+    """Large tensors from the outputs of the op to the tensor that needs it. From then on, one of them is live."""
     held: int
     """Bytes of the smallest tensor of the chain."""
     room: int
@@ -102,9 +102,7 @@ class GatedGame(LiveSetGame):
 
     def lower(self, live: Live) -> float:
         """Return a bound on the memory in which a set can be live, also from pairs of its tensors."""
-        return max(
-            super().lower(live), max((self._lower.get(frozenset(two), 0) for two in combinations(live, 2)), default=0)
-        )
+        return max(super().lower(live), 0, *(self._lower.get(frozenset(two), 0) for two in combinations(live, 2)))
 
     def _expand(self, live: Live, visits: Visits, asked: Question) -> tuple[list[Live], float]:
         """Leave out the sets that are refuted."""
@@ -207,12 +205,12 @@ class GatedGame(LiveSetGame):
         )
 
     def _makes(self, gate: Gate, source: int, needy: list[int], memory: int) -> bool:
-        """Return True if ops make tensors of another and of those that the op of a gate touches."""
+        """Return True if ops make all of `needy` from `source` and what the op of a gate touches."""
         made = self._closure(gate.touched | 1 << source, gate, memory)
         return all(made >> tensor & 1 for tensor in needy)
 
     def _closure(self, start: int, gate: Gate, memory: int) -> int:
-        """Return what can be computed from tensors and small ones by steps that fit after the op of a gate."""
+        """Return what ops can make of `start` and small tensors after a gate, by steps that keep the memory."""
         key = start, gate.chain, gate.held, memory
         if key not in self._closures:
             if len(self._closures) >= MOST_CLOSURES:
@@ -229,6 +227,6 @@ class GatedGame(LiveSetGame):
     def _alone(self, tensor: int, memory: int, asked: Question) -> bool:
         """Return False only if a tensor cannot be live within the memory in the game without small tensors."""
         game, goal = self._without_small, frozenset((tensor,))
-        if game.upper(goal) <= memory or game.lower(goal) > memory or asked.depth >= MOST_NESTED:
+        if asked.depth >= MOST_NESTED:
             return game.lower(goal) <= memory
         return game.decide(goal, Question(memory, EFFORT_ALONE, asked.depth + 1)) is not False

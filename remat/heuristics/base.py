@@ -174,7 +174,7 @@ class Heuristic(Algorithm):
     """Lower bound within `scope` that the last run found; None without one."""
 
     near: Sequence[Schedule] = ()
-    """Schedules, perhaps above the budget, that the last run found as starts for others, or that the next one uses."""
+    """Schedules, perhaps above the budget, as starts: few stages leaves its last ones here, transfers takes them."""
 
     @property
     def needs_backend(self) -> bool:

@@ -138,7 +138,7 @@ class Policy:
 
     @cached_property
     def slow_link(self) -> bool:
-        """True if both ways to a host carry little of the bytes above the budget: :data:`SLOW`."""
+        """True if the slower way of the link to a host carries little of the bytes above the budget: :data:`SLOW`."""
         problem, machine = self.problem, self.problem.machine
         if machine is None or not problem.can_move or problem.budget_bytes is None:
             return False
