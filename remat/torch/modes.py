@@ -40,6 +40,41 @@ def in_training(module: nn.Module) -> Iterator[None]:
         yield
 
 
+#: Attributes of a module with the hooks that its calls run.
+HOOKS = (
+    "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook",
+)  # fmt: skip
+
+
+def no_hooks() -> dict[str, Any]:
+    """Return the attributes of a module without hooks."""
+    made = nn.Module().__dict__
+    return {name: made[name] for name in HOOKS}
+
+
+@contextmanager
+def without_hooks(module: nn.Module) -> Iterator[None]:
+    """Call `module` without its own hooks in the block; those of its submodules run."""
+    before = {name: module.__dict__[name] for name in HOOKS}
+    module.__dict__.update(no_hooks())
+    try:
+        yield
+    finally:
+        module.__dict__.update(before)
+
+
+@contextmanager
+def apart_from_step() -> Iterator[None]:
+    """Keep hooks of saved tensors that surround a step, such as those of a checkpoint, from its capture."""
+    with torch.autograd.graph.saved_tensors_hooks(_same, _same):
+        yield
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
 #: Largest attribute that gets its values back, in bytes.
 SMALL = 1 << 20
 _KINDS = (list, dict, set, OrderedDict)

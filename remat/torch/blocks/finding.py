@@ -50,15 +50,9 @@ def find_blocks(model: nn.Module, wanted: BlocksLike | None = None) -> dict[str,
 
 
 def _repeated(model: nn.Module) -> dict[str, nn.Module]:
-    structures = {id(part): structure(part) for _, part in _candidates(model)}
-    counts = Counter(structures.values())
-
-    def again(part: nn.Module) -> bool:
-        return id(part) in structures and counts[structures[id(part)]] > 1
-
-    first = dict(_outermost(model, lambda _, part: again(part)))
-    kinds = {type(part) for part in first.values()} - {nn.Sequential}
-    found = dict(_outermost(model, lambda _, part: again(part) or type(part) in kinds))
+    found = _repeated_of(model, list(_candidates(model))) or _repeated_of(
+        model, list(_candidates(model, trained=False))
+    )
     if not found:
         raise CaptureError(
             f"model {type(model).__name__!r} has no repeated block: name its blocks, blocks='ClassName', "
@@ -66,6 +60,18 @@ def _repeated(model: nn.Module) -> dict[str, nn.Module]:
             "no-repetition",
         )
     return found
+
+
+def _repeated_of(model: nn.Module, candidates: Sequence[tuple[str, nn.Module]]) -> dict[str, nn.Module]:
+    structures = {id(part): structure(part) for _, part in candidates}
+    counts = Counter(structures.values())
+
+    def again(part: nn.Module) -> bool:
+        return id(part) in structures and counts[structures[id(part)]] > 1
+
+    first = dict(_outermost(model, lambda _, part: again(part)))
+    kinds = {type(part) for part in first.values()} - {nn.Sequential}
+    return dict(_outermost(model, lambda _, part: again(part) or type(part) in kinds))
 
 
 def structure(module: nn.Module) -> tuple[Any, ...]:
@@ -79,11 +85,11 @@ def structure(module: nn.Module) -> tuple[Any, ...]:
     )
 
 
-def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules below `model` that can be called, have submodules and have parameters to train."""
+def _candidates(model: nn.Module, *, trained: bool = True) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules below `model` that can be called, have submodules and have parameters, here to train."""
     for path, part in model.named_modules():
         callable_part = part is not model and not isinstance(part, _CONTAINERS) and any(True for _ in part.children())
-        if callable_part and any(each.requires_grad for each in part.parameters()):
+        if callable_part and any(each.requires_grad or not trained for each in part.parameters()):
             yield path, part
 
 

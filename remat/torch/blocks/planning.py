@@ -27,12 +27,13 @@ from remat.torch.blocks.remainder import BlockOp, capture_remainder
 from remat.torch.blocks.report import BlockChoice, BlocksReport
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.captured import Captured
+from remat.torch.modes import without_hooks
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
 from remat.torch.rematerialized.plan import Plan, autocast_as
 from remat.torch.rematerialized.planner import captured_step
 from remat.torch.rematerialized.planning import Settings, planned
-from remat.torch.rematerialized.python_state import check_python_state
+from remat.torch.rematerialized.python_state import Attributes, check_python_state
 
 #: Grid of budgets for each kind of block, and most options of each.
 GRID, OPTIONS = Budgets(peaks=4, saved=8), 24
@@ -118,7 +119,7 @@ class _Kind:
     captured: Captured
     call: Call
     fallback: str
-    unset: tuple[str, ...]
+    attributes: Attributes
 
 
 def _kinds(calls: Sequence[Call]) -> list[str]:
@@ -127,14 +128,14 @@ def _kinds(calls: Sequence[Call]) -> list[str]:
 
 def _step(call: Call, settings: Settings) -> _Kind:
     try:
-        with autocast_as(call.autocast):
-            unset = check_python_state(call.block, call.args, call.kwargs)
+        with autocast_as(call.autocast), without_hooks(call.block):
+            attributes = check_python_state(call.block, call.args, call.kwargs)
             captured, fallback = captured_step(
                 call.block, call.args, call.kwargs, costs=settings.costs, workspaces=settings.workspaces
             )
     except CaptureError as error:
         raise CaptureError(f"block {call.path!r}: {error}") from error
-    return _Kind(captured, call, fallback, unset)
+    return _Kind(captured, call, fallback, attributes)
 
 
 def _options(
@@ -199,7 +200,7 @@ def _plans(  # noqa: PLR0917 - all that was found for one kind of call
                 from remat.torch.rematerialized.inductor import compiled
 
                 passes = compiled(split)
-            report = dataclasses.replace(report, fallback=kind.fallback, unset=kind.unset)
+            report = dataclasses.replace(report, fallback=kind.fallback, unset=kind.attributes.unset)
             programs[call.kind, choice] = Program(split, *passes), report
         program, report = programs[call.kind, choice]
         states += report.random_state_bytes
@@ -208,6 +209,6 @@ def _plans(  # noqa: PLR0917 - all that was found for one kind of call
             made.add((call.kind, call.block))
             sample = Sample(call.block.forward, call.args, call.kwargs)
             with autocast_as(call.autocast):
-                plan = Plan(call.block, sample, program, report, captured_of=kind.call.block)
+                plan = Plan(call.block, sample, program, report, read=kind.attributes.read, captured_of=kind.call.block)
             plans.setdefault(call.block, []).append(plan)
     return plans, states, tuple(choices)

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypedDict, Unpack
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from remat.torch.blocks.planning import BlockPlans, plan_blocks
 from remat.torch.blocks.report import BlocksReport
 from remat.torch.capture.fakes import sample_tuple
 from remat.torch.lock import in_turn
-from remat.torch.modes import in_training
+from remat.torch.modes import apart_from_step, in_training
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.module import Rematerialized, convert, restore
 from remat.torch.rematerialized.plan import Plan, modes_of
@@ -104,7 +105,8 @@ class RematerializedBlocks:
         self._plain()
         self._hook.remove()  # capture calls the model
         try:
-            made = plan_blocks(self.model, self.blocks, args, kwargs, self._settings)
+            with apart_from_step():
+                made = plan_blocks(self.model, self.blocks, args, kwargs, self._settings)
             self._steps.append(made)
         finally:
             self._current = current  # capture calls the model, too
@@ -126,32 +128,42 @@ class RematerializedBlocks:
     def other_call(self, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
         """Capture the model's current call, in which a block is called as in no earlier one; return the block's step.
 
-        Values of the model's arguments decide this, such as those of a mask with or without padding.
+        Values of the model's arguments decide this, such as those of a mask with or without padding. So does
+        compilation: models of transformers then make a mask in any case.
 
         Raise ExecutionError if the captured call does not call the block so.
         """
         if self._current is None:
-            raise ExecutionError("a block is called outside of its model, unlike in the sample", "unlike-sample")
-        self.capture(*self._current)
+            raise ExecutionError(
+                f"block {type(block).__name__!r} is called as in no sample, and outside of model "
+                f"{type(self.model).__name__!r}: call restore() first, or rematerialize_blocks on what calls it",
+                "outside-model",
+            )
         refused: ExecutionError | None = None
-        for plan in self._steps[-1].plans.get(block, ()):
-            try:
-                plan.leaves(block, modes_of(block), args, kwargs)
-            except ExecutionError as error:
-                refused = error
-            else:
-                return plan
+        for compiling in (False, True):
+            with patch.object(torch.compiler, "is_compiling", lambda now=compiling: now):
+                self.capture(*self._current)
+            for plan in self._steps[-1].plans.get(block, ()):
+                try:
+                    plan.leaves(block, modes_of(block), args, kwargs)
+                except ExecutionError as error:
+                    refused = error
+                else:
+                    return plan
         raise refused or ExecutionError("the model calls a block that it did not call when captured", "unlike-sample")
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _leave(self, *_: Any) -> None:
         self._current = None
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Capture a call of a new kind before the model runs it."""
         self._current = args, kwargs
-        if not (model.training and torch.is_grad_enabled()) or (self._samples and not self._other_calls):
+        if not (model.training and torch.is_grad_enabled()):
             return
-        if not any(_fits(sample, args, kwargs) for sample in self._samples):
+        fits = _fits if self._other_calls else Sample.has_names_of
+        if not any(fits(sample, args, kwargs) for sample in self._samples):
             self.capture(args, kwargs)
 
 
@@ -208,7 +220,8 @@ def rematerialize_blocks(
         Names of classes (``"LlamaDecoderLayer"``), patterns of module paths (``"layers.*"``), or classes. Default: the
         outermost modules that the model repeats.
     other_shapes : {"error", "capture"}
-        Response to a call unlike the sample: refuse it, or capture and divide once for each kind of call.
+        Response to a call unlike the sample: refuse it, or capture and divide once for each kind of call. One with
+        further arguments is captured in any case.
     method, time_limit, costs, constants, engine, workspaces
         As for :func:`~remat.torch.rematerialize`. `method` finds the schedules of a block, ``"drops"`` by default;
         `time_limit` is for the whole search.

@@ -21,6 +21,7 @@ def trace_joint(world: FakeWorld) -> Traced:
     may be unable to trace the module, pass through.
     """
     names = {id(tensor): name for name, tensor in world.state.items()}
+    parameters = world.parameters.keys()
     with world.swapped() as module, torch.enable_grad(), contextlib.ExitStack() as stack:
         with dynamo_config.patch(allow_rnn=True):
             dynamo = dynamo_graph_capture_for_export(module)(*world.args, **world.kwargs)
@@ -36,12 +37,17 @@ def trace_joint(world: FakeWorld) -> Traced:
         if not isinstance(descriptor := node.meta["desc"], aot.TangentAOTInput)
     ]
 
+    def input_of(_: int, descriptor: Any) -> tuple[str, str, int | None]:
+        kind, name, output = _input(descriptor, known)
+        # torch.func.functional_call replaces parameters by plain tensors, which torch takes for buffers
+        return "parameter" if kind == "buffer" and name in parameters else kind, name, output
+
     def result_of(number: int, descriptor: Any) -> tuple[str, str]:
         if descriptor is None:  # an input without gradient; there is one descriptor per input, in their order
             descriptor = aot.GradAOTOutput(primals[number - facts.num_forward])
         return _result(descriptor, known)
 
-    inputs, results = joint_io(graph, lambda _, descriptor: _input(descriptor, known), result_of)
+    inputs, results = joint_io(graph, input_of, result_of)
     outputs = [each for each in results if each.kind == "output"]
     if [each.name for each in outputs] != [str(k) for k in range(len(outputs))]:
         raise CaptureError("some outputs of the module are aliases of one another, or of its inputs")

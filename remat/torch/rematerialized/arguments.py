@@ -55,6 +55,10 @@ class Sample:
             leaves[self._places[number]] = value
         return leaves
 
+    def has_names_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return True if a call has the sample's arguments, of any shapes and values; defaults do not count."""
+        return self._given(args, kwargs).keys() == set(self._names)
+
     def _difference(self, leaf: Any, kind: Any, differentiable: bool) -> str:
         if not isinstance(kind, Layout):
             same = leaf is kind or (type(leaf) is type(kind) and bool(leaf == kind))

@@ -122,6 +122,10 @@ class _Step(torch.autograd.Function):
         return outputs
 
     @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise no_transform()
+
+    @staticmethod
     def backward(ctx: Any, *boxed: Any) -> Any:
         given: list[Any] = boxed[0] if len(boxed) == 1 and isinstance(boxed[0], list) else list(boxed)
         program: Program = ctx.program
@@ -153,6 +157,15 @@ class _Step(torch.autograd.Function):
             None,
             *(None if i is None or not program.needs[i] & there else gradients[i] for i in program.gradient_of),
         )
+
+
+def no_transform() -> ExecutionError:
+    """Return the error for transforms of functions and derivatives in forward mode."""
+    return ExecutionError(
+        "torch.func transforms (grad, vmap, jvp) and forward-mode derivatives of a rematerialized module are not "
+        "possible; use the original",
+        "transform",
+    )
 
 
 def _host_copies(ctx: Any) -> list[Any]:

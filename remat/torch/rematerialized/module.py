@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 import logging
 import os
 import types
@@ -23,6 +24,9 @@ from remat.schedule.io import write_schedule
 from remat.schedule.traces.layers import LayerTable, layer_table
 from remat.solving.method import MethodLike
 from remat.torch.captured import Captured
+from remat.torch.modes import HOOKS, apart_from_step, no_hooks
+from remat.torch.private import C, pytree
+from remat.torch.rematerialized.autograd_function import no_transform
 from remat.torch.rematerialized.plan import MakesPlans, Plan, modes_of
 from remat.torch.rematerialized.planning import Settings, step_problem
 from remat.torch.rematerialized.report import Report
@@ -34,7 +38,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("remat.torch")
 
 #: Collections that a rematerialized module shares with its original, so that both always have the same tensors.
-_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_SHARED = (
+    "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_state_dict_hooks", "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
 #: Attributes that are set for the rematerialized module only. accelerate replaces forward, and keeps the one before.
 _OWN = ("forward", "_original_forward", "_compiled_call_impl")
 
@@ -170,13 +177,21 @@ class Rematerialized(nn.Module):
         ExecutionError
             With the name of the argument, parameter or mode that differs from the sample.
         """
-        if not (self.training and torch.is_grad_enabled()):
+        plain = not (self.training and torch.is_grad_enabled()) or torch.compiler.is_exporting()
+        if plain or not self._has_gradient(args, kwargs):
             return self.original(*args, **kwargs)
         return self._scheduled(args, kwargs)
+
+    def _has_gradient(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return True if a parameter or an argument requires a gradient; a frozen model has none to compute."""
+        tensors = itertools.chain(self.original.parameters(), pytree.tree_leaves((args, dict(kwargs))))
+        return any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors)
 
     # torch.compile would partition the copies again, merge them, and draw other numbers for rerun dropout
     @torch.compiler.disable(reason="a rematerialized step runs as it is scheduled (see engine= of rematerialize)")  # type: ignore[untyped-decorator]
     def _scheduled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if C._are_functorch_transforms_active():
+            raise no_transform()
         plan, state, leaves = self._plan_for(args, kwargs)
         return plan.run(state, leaves)
 
@@ -195,20 +210,29 @@ class Rematerialized(nn.Module):
             except ExecutionError as error:
                 if self._planner is None:
                     raise
-                _log.info("%s is captured again: %s", type(self).__name__, error)
+                expected = error.kind != "execution.python-state"
+                _log.log(
+                    logging.INFO if expected else logging.WARNING, "%s is captured again: %s", self._get_name(), error
+                )
                 self._plans.remove(plan)
                 continue
             try:
                 return plan, state, plan.leaves(original, modes, args, kwargs)
             except ExecutionError as error:
-                refused = refused or error
-        if refused is not None and not (self._planner and self._planner.other_calls):
+                if refused is None or plan.sample.has_names_of(args, kwargs):
+                    refused = error
+        if refused is not None and not (self._planner and (self._planner.other_calls or self._has_new(args, kwargs))):
             raise refused
-        plan = cast("MakesPlans", self._planner)(original, args, kwargs)
+        with apart_from_step():
+            plan = cast("MakesPlans", self._planner)(original, args, kwargs)
         if all(each is not plan for each in self._plans):
             self._plans.append(plan)
         modes = modes_of(original)  # the first call may have added submodules
         return plan, plan.state(original, modes), plan.leaves(original, modes, args, kwargs)
+
+    def _has_new(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return True if a call has other arguments than all calls before, such as one that a trainer adds."""
+        return not any(plan.sample.has_names_of(args, kwargs) for plan in self._plans)
 
     # -- delegation to the original --------------------------------------------------------------------------------
 
@@ -291,19 +315,23 @@ def rematerialized(original: nn.Module, plans: list[Plan], planner: MakesPlans |
 def convert(module: nn.Module, planner: MakesPlans | None, plans: Sequence[Plan] = ()) -> Rematerialized:
     """Make a module rematerialized in place, for trainers that hold it already; :func:`restore` undoes it.
 
-    `plans`: steps made before.
+    Hooks of the module run around its steps, and remain if it is restored. `plans`: steps made before.
     """
     original = object.__new__(type(module))
-    attributes = {**_attributes(module, list(plans), planner), "original": original}
-    _become(original, type(module), module.__dict__)
+    attributes = {**_attributes(module, list(plans), planner), **_hooks(module), "original": original}
+    _become(original, type(module), {**module.__dict__, **no_hooks()})
     _become(module, _class_like(module.__class__), attributes)
     return cast("Rematerialized", module)
 
 
 def restore(module: Rematerialized) -> nn.Module:
     """Undo :func:`convert`: the module has its own class and attributes again."""
-    _become(module, type(module.original), module.original.__dict__)
+    _become(module, type(module.original), {**module.original.__dict__, **_hooks(module)})
     return cast("nn.Module", module)
+
+
+def _hooks(module: nn.Module) -> dict[str, Any]:
+    return {name: module.__dict__[name] for name in HOOKS}
 
 
 def _become(module: nn.Module, kind: type, attributes: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from remat.torch.capture.fakes import is_sharded, sharding
 from remat.torch.execute.step import returned
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
+from remat.torch.rematerialized.python_state import PythonState
 from remat.torch.rematerialized.report import Report
 
 #: Kinds of device with autocast, and its type for each.
@@ -62,7 +63,8 @@ class Plan:
 
     Copies of a module share it; it has no parameters.
 
-    `captured_of`: the module that was captured, if it is another one that does the same.
+    `read`: attributes that forward reads. `captured_of`: the module that was captured, if it is another one that does
+    the same.
     """
 
     def __init__(
@@ -71,14 +73,17 @@ class Plan:
         sample: Sample,
         program: Program,
         report: Report,
+        *,
+        read: Set[tuple[str, str]],
         captured_of: nn.Module | None = None,
     ) -> None:
         captured = program.split.captured
         self.program, self.report = program, report
-        self._sample = sample
+        self.sample = sample
         self._inputs = tuple(captured.inputs[position] for position in program.split.forward_inputs)
         self._autocast = autocast_state()
         self._modes = modes_of(module)
+        self._python = PythonState.of(module, read)
         known = dict(module.named_parameters(remove_duplicate=False)) | dict(
             module.named_buffers(remove_duplicate=False)
         )
@@ -100,10 +105,14 @@ class Plan:
         """Return the parameters, buffers and constants of a module that the step reads; `modes`: of its submodules.
 
         Raise ExecutionError with the first one that differs from the captured one, or if submodules were added or
-        removed.
+        removed, or attributes or hooks differ.
         """
         if len(modes) != len(self._modes):
             raise ExecutionError("the module has other submodules than when the step was captured" + _ADVICE)
+        if difference := self._python.difference(module):
+            raise ExecutionError(
+                f"{difference} when the step was captured; a buffer may change without a new capture", "python-state"
+            )
         found = {}
         for each in self._inputs:
             if each.kind == "input":
@@ -145,7 +154,7 @@ class Plan:
                 "call rematerialize(...) in the same torch.autocast block that the training uses",
                 "other-autocast",
             )
-        return self._sample.leaves(args, kwargs)
+        return self.sample.leaves(args, kwargs)
 
     def run(self, state: Mapping[str, torch.Tensor], leaves: list[Any]) -> Any:
         """Return the module's return value for a state and arguments that fit this step."""

@@ -68,7 +68,7 @@ class Planner:
         The search starts from the first schedule if the ops are the same. Raise as :func:`~remat.torch.rematerialize`.
         """
         begun, settings = time.monotonic(), self.settings
-        unset = check_python_state(module, args, kwargs)
+        attributes = check_python_state(module, args, kwargs)
         if settings.optimizer is not None and settings.state is None:
             settings = dataclasses.replace(settings, state=state_bytes(settings.optimizer, module))
             self.settings = settings
@@ -77,7 +77,7 @@ class Planner:
         if self._buckets is not None and schedule is None and self._known is not None:
             schedule = reused = self._of_bucket(captured, module, args, kwargs)
         parts, report = planned(captured, settings, schedule, self._known, capture_seconds=time.monotonic() - begun)
-        report = dataclasses.replace(report, fallback=fallback, unset=unset)
+        report = dataclasses.replace(report, fallback=fallback, unset=attributes.unset)
         passes: tuple[Any, ...] = ()
         duplex = settings.host is None or settings.host.full_duplex
         if settings.engine == "inductor":
@@ -92,7 +92,8 @@ class Planner:
             self._schedules.append(parts.schedule)
         self.reports.append(report)
         _log.info("rematerialized %s", report)
-        return Plan(module, Sample(module.forward, args, kwargs), Program(parts, *passes, full_duplex=duplex), report)
+        program = Program(parts, *passes, full_duplex=duplex)
+        return Plan(module, Sample(module.forward, args, kwargs), program, report, read=attributes.read)
 
     def _captured(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Captured, str]:
         """Capture as :func:`captured_step`; the optimizer's state on the device is constant memory."""

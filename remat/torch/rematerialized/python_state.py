@@ -1,16 +1,23 @@
-"""Check of forward for side effects in Python, which a captured step does not repeat."""
+"""State of modules in Python: side effects of forward, which a step does not repeat, and attributes that it reads."""
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Mapping
-from typing import Any
+import types
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import nn
 
 from remat.errors import ExecutionError
+from remat.runtime.text import clipped
 from remat.torch.capture.explaining import quiet_torch
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.modes import kept_attributes, same_items
@@ -22,10 +29,28 @@ _KNOWN = "torch.nn."
 _WEIGHTS = "_flat_weight"
 
 
-def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Run forward once or more on fake tensors and check its side effects; restore all state.
+#: Path of a submodule and name of its attribute.
+_Place = tuple[str, str]
 
-    Return attributes that forward sets and never reads, such as the last attention weights; steps do not set them.
+
+class Attributes(NamedTuple):
+    """Attributes that forward uses.
+
+    Attributes
+    ----------
+    unset : tuple of str
+        Those that it sets and never reads, such as the last attention weights; steps do not set them.
+    read : set
+        Path of the submodule and name of each that it reads.
+    """
+
+    unset: tuple[str, ...] = ()
+    read: Set[_Place] = frozenset()
+
+
+def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Attributes:
+    """Run forward once or more on fake tensors, check its side effects and return its attributes; restore all state.
+
     Raise ExecutionError if forward draws random numbers of Python or NumPy, or reads an attribute that it changes: a
     step would draw no new numbers and always find the old value.
     """
@@ -35,7 +60,7 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
     changed: dict[_Place, Any] = {}
     try:
         with quiet_torch(), torch.enable_grad():
-            with kept_attributes(module):
+            with kept_attributes(module), _reads(module) as read:
                 changed, once = _two_runs(world)
             if random.getstate() != state[0] or not all(map(np.array_equal, _numpy_state(), state[1])):
                 raise ExecutionError(
@@ -50,16 +75,95 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
     except ExecutionError:
         raise
     except Exception:  # capture reports errors of the module
-        return ()
+        return Attributes()
     finally:
         random.setstate(state[0])
         np.random.set_state(state[1])  # noqa: NPY002 (the module's generator)
         torch.clear_autocast_cache()
-    return tuple(f"{path}.{attribute}".lstrip(".") for path, attribute in changed)
+    return Attributes(tuple(f"{path}.{name}".lstrip(".") for path, name in changed), read - changed.keys())
 
 
-#: Path of a submodule and name of its attribute.
-_Place = tuple[str, str]
+@contextmanager
+def _reads(module: nn.Module) -> Iterator[set[_Place]]:
+    """Collect the attributes of a module and its submodules that are read in the block."""
+    paths = {id(part): path for path, part in module.named_modules()}
+    found: set[_Place] = set()
+
+    def reading(part: nn.Module, name: str) -> Any:
+        if id(part) in paths:
+            found.add((paths[id(part)], name))
+        return object.__getattribute__(part, name)
+
+    with patch.object(nn.Module, "__getattribute__", reading, create=True):
+        yield found
+    internal = nn.Module().__dict__.keys() | {"__dict__"}
+    found -= {place for place in found if place[1] in internal}
+
+
+#: Values of attributes that a step depends on. Others may be copied with the module, or have no equality.
+_COMPARED = bool | int | float | complex | str | bytes | None | torch.dtype | Enum | types.FunctionType | type
+#: Collections of hooks that a captured step contains.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+@dataclass(frozen=True)
+class PythonState:
+    """Attributes that forward read, and the hooks of submodules, when a step was captured.
+
+    Attributes
+    ----------
+    attributes : tuple of (int, str, value)
+        Number of the submodule in ``modules()``, name, and value.
+    hooks : tuple
+        Number of each submodule with hooks, and their handles.
+    """
+
+    attributes: tuple[tuple[int, str, Any], ...]
+    hooks: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module, read: Set[_Place]) -> PythonState:
+        """Return the present state of a module; `read`: path and name of each attribute that it reads."""
+        found = []
+        for number, (path, part) in enumerate(module.named_modules()):
+            found += [
+                (number, name, copy.copy(value)) for name, value in part.__dict__.items()
+                if (path, name) in read and _compared(value)
+            ]  # fmt: skip
+        return cls(tuple(found), _hooks_of(list(module.modules())))
+
+    def difference(self, module: nn.Module) -> str:
+        """Return the first difference of a module with as many submodules from this state; empty if there is none."""
+        parts = list(module.modules())
+        for number, name, then in self.attributes:
+            now = parts[number].__dict__.get(name, _NOTHING)
+            if now is not then and (type(now) is not type(then) or now != then):
+                path = next(path for path, part in module.named_modules() if part is parts[number])
+                return f"attribute {f'{path}.{name}'.lstrip('.')!r} is {_told(now)}, but was {_told(then)}"
+        if _hooks_of(parts) != self.hooks:
+            return "a submodule has other hooks than"
+        return ""
+
+
+def _compared(value: Any) -> bool:
+    if isinstance(value, tuple | list | set):
+        return all(map(_compared, value))
+    if isinstance(value, dict):
+        return all(_compared(each) for pair in value.items() for each in pair)
+    return isinstance(value, _COMPARED)
+
+
+def _hooks_of(parts: list[nn.Module]) -> tuple[Any, ...]:
+    """Return the handles of all hooks but the first module's, which run around its step."""
+    return tuple(
+        (number, *(tuple(part.__dict__[name]) for name in _HOOKS))
+        for number, part in enumerate(parts[1:], 1)
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+    )
+
+
+def _told(value: Any) -> str:
+    return "missing" if value is _NOTHING else clipped(repr(value), 40)
 
 
 class _Unread:

@@ -55,7 +55,8 @@ def rematerialize(  # noqa: PLR0913 - independent options of users
     module : torch.nn.Module
         Captured in training mode; a module in evaluation mode is captured as after ``.train()``.
     sample_args : sequence, a single tensor, or None
-        Arguments of a typical call. Later calls need the same shapes and types, and equal values of other arguments.
+        Arguments of a typical call. Later calls with these arguments need the same shapes and types, and equal values
+        of what is no tensor. A call with other arguments, such as one that a trainer adds, is captured once.
         None, also for `sample_kwargs`: the first call in training mode is the sample.
     budget : str, int, float or None
         Bytes (``8 * 2**30``, ``"8GiB"``), or a share of the peak without recomputation (``"60%"``, 0.6). See
@@ -105,7 +106,7 @@ def rematerialize(  # noqa: PLR0913 - independent options of users
     -------
     Rematerialized
         An instance of the module's class. If its parameters, buffers or submodules change (another type, adapters),
-        the next call is captured and solved planner.
+        attributes that forward reads, or hooks of submodules, the next call is captured and solved again.
 
     Raises
     ------
