@@ -15,8 +15,8 @@ from remat.runtime.bits import bits, numbers
 MOST_GATES = 4
 #: Effort of the question whether a tensor can be made from nothing without small tensors.
 EFFORT_ALONE = 60
-#: Closures that are remembered, one bit per tensor each; then they are forgotten.
-MOST_CLOSURES = 100_000
+#: Gates of which is remembered what makes each tensor, at most the square of the number of tensors in bits each.
+MOST_MAKERS = 50
 
 
 class Gate(NamedTuple):
@@ -82,7 +82,8 @@ class GatedGame(LiveSetGame):
         self._read_bits, self._write_bits = [bits(each) for each in self.reads], [bits(each) for each in self.writes]
         self._needed_ops, self._paths = self._needed()
         self._gates: dict[tuple[int, int], list[Gate]] = {}
-        self._closures: dict[tuple[int, int, int, int], int] = {}
+        self._alone_suffices = [1 << tensor for tensor in range(len(self.size))]
+        self._made_by: dict[tuple[int, int, int, int], list[int]] = {}
 
     def sharing(self, game: LiveSetGame) -> GatedGame:
         """Use the clock and the tables of another game of the same problem, and return this one."""
@@ -184,45 +185,45 @@ class GatedGame(LiveSetGame):
     def _gate_refutes(self, gate: Gate, large: Live, asked: Question) -> bool:
         """Return True if a gate of one tensor shows that it cannot be live with others: see the class."""
         others = [tensor for tensor in large if not (gate.touched | gate.chain) >> tensor & 1]
-        made = self._closure(gate.touched, gate, asked.memory) if others else 0
+        if not others:
+            return False
+        makers = self._makers(gate, asked.memory)
         free = [tensor for tensor in others if not self._before[tensor] & gate.touched]
         memory = asked.memory - gate.held
         needy = [
             tensor
             for tensor in others
-            if not made >> tensor & 1 or (tensor in free and not self._alone(tensor, memory, asked))
+            if makers[tensor] != -1 or (tensor in free and not self._alone(tensor, memory, asked))
         ]
         if not needy or gate.room < self._unit:
             return bool(needy)
         common = needy
-        if not gate.chain & ~made or any(tensor in free for tensor in needy):
+        if all(makers[tensor] == -1 for tensor in numbers(gate.chain)) or any(tensor in free for tensor in needy):
             common = needy + [tensor for tensor in free if not self._alone(tensor, memory - self._unit, asked)]
         sources = reduce(and_, (self._before[tensor] | 1 << tensor for tensor in common))
-        sources &= ~(self._light | gate.touched)
-        return not any(
-            self.size[source] <= gate.room and self._makes(gate, source, needy, asked.memory)
-            for source in numbers(sources)
-        )
+        sources &= reduce(and_, (makers[tensor] for tensor in needy), ~(self._light | gate.touched))
+        return not any(self.size[source] <= gate.room for source in numbers(sources))
 
-    def _makes(self, gate: Gate, source: int, needy: list[int], memory: int) -> bool:
-        """Return True if ops make all of `needy` from `source` and what the op of a gate touches."""
-        made = self._closure(gate.touched | 1 << source, gate, memory)
-        return all(made >> tensor & 1 for tensor in needy)
+    def _makers(self, gate: Gate, memory: int) -> list[int]:
+        """Return for each tensor the tensors of which one suffices to make it after a gate, -1 if none is needed.
 
-    def _closure(self, start: int, gate: Gate, memory: int) -> int:
-        """Return what ops can make of `start` and small tensors after a gate, by steps that keep the memory."""
-        key = start, gate.chain, gate.held, memory
-        if key not in self._closures:
-            if len(self._closures) >= MOST_CLOSURES:
-                self._closures.clear()
-            found = start | self._light
+        Small tensors and what the op of the gate touched may be read, too, and only by steps that keep the memory.
+        """
+        key = gate.touched, gate.chain, gate.held, memory
+        found = self._made_by.get(key)
+        if found is None:
+            if len(self._made_by) >= MOST_MAKERS:
+                self._made_by.clear()
+            found = self._made_by[key] = self._alone_suffices.copy()
+            for tensor in numbers(gate.touched | self._light):
+                found[tensor] = -1
             for op in self.order:
-                reads, writes = self._read_bits[op], self._write_bits[op]
-                held = 0 if (reads | writes) & gate.chain else gate.held
-                if not reads & ~found and self.needs[op] + held <= memory:
-                    found |= writes
-            self._closures[key] = found
-        return self._closures[key]
+                held = 0 if (self._read_bits[op] | self._write_bits[op]) & gate.chain else gate.held
+                if self.needs[op] + held <= memory:
+                    common = reduce(and_, (found[read] for read in self.reads[op]), -1)
+                    for written in self.writes[op]:
+                        found[written] |= common
+        return found
 
     def _alone(self, tensor: int, memory: int, asked: Question) -> bool:
         """Return False only if a tensor cannot be live within the memory in the game without small tensors."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from remat.bounds.live_set_game import Live, LiveSetGame
+from remat.bounds.live_set_game import LEAST_EFFORT, Live, LiveSetGame, Question
+from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
 
 #: Computes of the longest schedule that is built.
 MOST_COMPUTES = 200_000
+#: Share of the memory from which it is worth a search whether a tensor can stay.
+LARGE = 0.01
 
 
 class Computes:
     """Computes of each op in the reference order, with its inputs by recorded steps and what happens to be live.
 
-    Tensors that the steps do not need stay live while there is room. Those that are read last, or never, go first.
+    The inputs of an op are made while tensors that later ops read for the first time stay live, as many as leave enough
+    memory. Those written last come first: their computation takes most ops. All other tensors stay while there is room.
+    Large ones that are read late, or never, and depend on few others go first.
 
     Parameters
     ----------
@@ -20,30 +25,56 @@ class Computes:
         With steps to the inputs of each op within `memory`.
     memory : int
         Bytes, without constant ones.
+    most_failures : int
+        Searches per op for other steps to its inputs that may fail, where the recorded ones leave no memory for a large
+        tensor. They take most of the time, and help on few graphs.
     """
 
-    def __init__(self, game: LiveSetGame, memory: int) -> None:
-        self._game, self._memory = game, memory
+    def __init__(self, game: LiveSetGame, memory: int, most_failures: int = 0) -> None:
+        self._game, self._memory, self._most_failures = game, memory, most_failures
         self._ops: list[int] = []
         self._live: set[int] = set()
         self._bytes, self._now = 0, 0
+        self._sources = [before.bit_count() for before in game._before]
         self._uses: list[list[int]] = [[] for _ in game.size]
         for place in range(len(game.order) - 1, -1, -1):
             for read in game.reads[game.order[place]]:
                 self._uses[read].append(place)
 
-    def schedule(self) -> Schedule | None:
-        """Return the schedule; None if it has more than :data:`MOST_COMPUTES` computes.
+    def schedule(self, clock: Deadline) -> Schedule | None:
+        """Return the schedule; None at the deadline, or if it has more than :data:`MOST_COMPUTES` computes.
 
         Tensors to keep are live from their last compute on, in addition to `memory`.
         """
         game = self._game
+        game.clock = clock
         for self._now, op in enumerate(game.order):
-            self._reach(game.reads[op], frozenset())
-            self._run(op, game.reads[op])
-            if len(self._ops) > MOST_COMPUTES:
+            held = self._held(op)
+            self._reach(game.reads[op] - held, held)
+            self._run(op, game.reads[op] | held)
+            if len(self._ops) > MOST_COMPUTES or clock.expired:
                 return None
         return Schedule.of_computes(game.problem.graph, self._ops, source="live set search")
+
+    def _held(self, op: int) -> Live:
+        """Return live tensors that can stay while the other inputs of an op are made, and while it runs."""
+        game, never, failures = self._game, len(self._game.order), 0
+        touched = game.reads[op] | game.writes[op]
+        left, held = game.reads[op], set()
+        memory, room = self._memory, self._memory - game.needs[op]
+        for tensor in sorted(self._live, reverse=True):
+            size, rest = game.size[tensor], left - {tensor}
+            if (tensor not in touched and size > room) or self._next_use(tensor) == never:
+                continue
+            fits = game.upper(rest) <= memory - size
+            if not fits and failures < self._most_failures and size > LARGE * self._memory:
+                fits = bool(game.decide(rest, Question(memory - size, LEAST_EFFORT)))
+                failures += not fits
+            if fits:
+                held.add(tensor)
+                memory, left = memory - size, rest
+                room -= 0 if tensor in touched else size
+        return frozenset(held)
 
     def _reach(self, goal: Live, held: Live) -> None:
         """Make a set live by the steps of the game, while other tensors stay live."""
@@ -74,16 +105,31 @@ class Computes:
         room = self._memory - game.needs[op]
         size = self._bytes - sum(game.size[tensor] for tensor in touched & self._live)
         if size > room:
-            for tensor in sorted(self._live - held - touched, key=self._next_use, reverse=True):
-                self._live.discard(tensor)
-                self._bytes -= game.size[tensor]
-                size -= game.size[tensor]
-                if size <= room:
-                    break
+            self._drop(self._live - held - touched, size - room)
         self._ops.append(op)
         new = game.writes[op] - self._live
         self._live |= new
         self._bytes += sum(game.size[tensor] for tensor in new)
+
+    def _drop(self, tensors: Live | set[int], excess: int) -> None:
+        """Drop tensors of at least `excess` bytes, and none that the others make superfluous."""
+        size, dropped = self._game.size, []
+        for tensor in sorted(tensors, key=self._hindrance, reverse=True):
+            if excess <= 0:
+                break
+            dropped.append(tensor)
+            excess -= size[tensor]
+        for tensor in reversed(dropped):
+            if excess + size[tensor] <= 0:
+                excess += size[tensor]
+            else:
+                self._live.discard(tensor)
+                self._bytes -= size[tensor]
+
+    def _hindrance(self, tensor: int) -> float:
+        """Return the bytes of a tensor times the ops up to its next use, per tensor that it depends on."""
+        idle = self._next_use(tensor) - self._now + 1
+        return self._game.size[tensor] * idle / (1 + self._sources[tensor])
 
     def _next_use(self, tensor: int) -> int:
         """Return the place in the reference order of the next op that reads a tensor for the first time."""

@@ -32,6 +32,8 @@ ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 FIRST_STEP, LAST_STEP = {"drops": 1 / 8, "eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
 #: Shares of the time left for bounds, of that for the live set bound, and of the time left for loading a heuristic.
 BOUND_SHARE, LIVE_SHARE, PREPARE_SHARE = 0.3, 0.5, 0.6
+#: Share of the stage of live sets for the search; the rest is for its schedule.
+DECIDING_SHARE = 0.6
 #: Shares of the time left for the search for the cheapest schedule with that peak: exhaustive, and by each heuristic.
 EXHAUSTIVE_SHARE, CHEAPER_SHARE = 0.3, 0.15
 #: Seconds of a share without a deadline.
@@ -86,7 +88,6 @@ class MinPeakSearch(Policy):
         self.problem = replace(session.problem, budget=None, objective=Objective.LEAST_COST)
         self.incumbents = session.incumbents
         self.ordered = False
-        #: Its schedule counts only if no other stage reaches its peak: it is very expensive.
         self.live_sets: LiveSetSearch | None = None
 
     @property
@@ -116,7 +117,6 @@ class MinPeakSearch(Policy):
         """Run the stages, by default :data:`STAGES`, then search for lower costs until the deadline."""
         self.follow(QUICK_STAGES if self.quick else STAGES if stages is None else stages)
         if not self.quick:
-            self._add_live_sets()
             self._cheapen()
         # Time remains if there was no cost to lower.
         if self.timed and not (self.quick and self.clock.remaining <= LOADING_LEAST):
@@ -141,26 +141,21 @@ class MinPeakSearch(Policy):
         return True
 
     def live_set_search(self, deadline: Deadline) -> None:
-        """Continue the search of the live set bound."""
-        if not (self.once or self.over):
-            with self.session.timed("bounds"):
-                self._search_live_sets(deadline)
+        """Continue the search of the live set bound, and add its schedules if their peak is lower than all others."""
+        if self.once or self.over:
+            return
+        with self.session.timed("bounds"):
+            search = self._search_live_sets(deadline.share(DECIDING_SHARE))
+            for schedule in search.schedules(self.peak, deadline):
+                self.session.add(schedule, "live set search")
 
-    def _search_live_sets(self, deadline: Deadline) -> None:
+    def _search_live_sets(self, deadline: Deadline) -> LiveSetSearch:
         if self.live_sets is None:
             self.live_sets = LiveSetSearch(self.problem)
         self.live_sets.run(deadline)
         found = self.live_sets.bound()
         self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
-
-    def _add_live_sets(self) -> None:
-        """Add the schedule of the live set search if its peak is lower than that of all others."""
-        if self.live_sets is None or self.over:
-            return
-        with self.session.timed("bounds"):
-            schedule = self.live_sets.schedule(self.peak, self.clock)
-            if schedule is not None:
-                self.session.add(schedule, "live set search")
+        return self.live_sets
 
     def only_orders(self) -> bool:
         """Return True if only the order may change, and the graph is small enough to search orders."""

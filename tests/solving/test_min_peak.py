@@ -122,7 +122,9 @@ def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_contradicted_bound_is_an_error(no_heuristics: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = tuple(stage for stage in min_peak_search.STAGES if "order" not in stage.method)
+    stages = tuple(
+        stage for stage in min_peak_search.STAGES if "order" not in stage.method and stage.method != "live-sets"
+    )
     monkeypatch.setattr(min_peak_search, "STAGES", stages)
     for problem in (larger("free", 1), larger("fixed", None)):
         with refused("backend.refuted"):
