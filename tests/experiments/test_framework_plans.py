@@ -12,7 +12,8 @@ from refusals import refused
 from remat import Problem, validate
 from remat.cli import main
 from remat.experiments.framework_plans import FRAMEWORKS, framework_plan
-from remat.experiments.framework_plans.layers import ATTENTION, NORM, Layers
+from remat.experiments.framework_plans.candidates import MEGATRON_MODULES
+from remat.experiments.framework_plans.layers import Layers
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo.language_models import decoder
@@ -80,8 +81,9 @@ def test_attention_goes_by_the_kind_of_an_op(graph: ComputeGraph) -> None:
     layers = Layers(Problem(graph, "75%"))
     ops = layers.forward["layers.0"]
     layers.__dict__["paths"] = dict.fromkeys(ops, "layers.0.post_attention_layernorm")
-    assert [op for op in ops if layers.matches(op, "layers.0", ATTENTION)] == layers.values["context"][:1]
-    assert all(layers.matches(op, "layers.0", NORM) for op in ops)
+    attention = [op for op in ops if layers.belongs(op, "layers.0", MEGATRON_MODULES["core_attn"])]
+    assert attention == layers.values["context"][:1]
+    assert all(layers.belongs(op, "layers.0", MEGATRON_MODULES["layernorm"]) for op in ops)
 
 
 def test_plans_refuse_unknown_frameworks_and_graphs_without_layers(graph: ComputeGraph) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from remat.experiments.framework_plans.layers import ALTERNATING, ATTENTION, NORM, PRODUCT, Layers
+from remat.experiments.framework_plans.layers import ALTERNATING, ATTENTION, NORM, PRODUCT, Layers, ModulePattern
 from remat.problem.regions import Region
 
 
@@ -37,8 +37,11 @@ HUGGING_FACE = (
     "# before transformers 5.23: gradient_checkpointing_enable({options})\n"
     "model.activation_checkpointing_enable({options})"
 )
-#: Modules of Megatron's selective recomputation, by kind of op or path within a layer.
-MEGATRON_MODULES = {"core_attn": ATTENTION, "mlp": re.compile(r"mlp|feed_forward|ffn"), "layernorm": NORM}
+MLP = re.compile(r"mlp|feed_forward|ffn")
+#: Modules of Megatron's selective recomputation. Paths with "attention" also lead to norms and projections.
+MEGATRON_MODULES = {
+    "core_attn": ModulePattern(ATTENTION), "mlp": ModulePattern(MLP, MLP), "layernorm": ModulePattern(NORM, NORM),
+}  # fmt: skip
 
 
 def _chosen(layers: Sequence[str]) -> list[list[str]]:

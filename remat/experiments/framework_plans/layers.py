@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from remat.errors import ProblemError
 from remat.problem import Problem
@@ -29,6 +30,13 @@ PRODUCT = re.compile(r"linear|\bmm\b|addmm|matmul|bmm|conv", re.IGNORECASE)
 #: Products of two matrices, of which torchtitan saves every second one; it saves all others.
 ALTERNATING = re.compile(r"linear|\bmm\b|matmul", re.IGNORECASE)
 NORM = re.compile(r"norm", re.IGNORECASE)
+
+
+class ModulePattern(NamedTuple):
+    """How the ops of a module are found in a layer: by their kind, or by their module's path within the layer."""
+
+    kind: re.Pattern[str]
+    path: re.Pattern[str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +97,14 @@ class Layers:
         }
         return _replayed(regions_of(self.problem, forward, backward), whole=whole)
 
-    def parts(self, wanted: re.Pattern[str], *, whole: bool = False) -> tuple[Region, ...]:
-        """Return regions of consecutive ops within layers whose kind or module path matches."""
+    def parts(self, module: ModulePattern, *, whole: bool = False) -> tuple[Region, ...]:
+        """Return regions of consecutive ops of a module within layers."""
         groups: dict[str, list[str]] = {}
         for layer, ops in self.forward.items():
             run = 0
             inside = False
             for op in ops:
-                if self.matches(op, layer, wanted):
+                if self.belongs(op, layer, module):
                     run += not inside
                     groups.setdefault(f"{layer} part {run}", []).append(op)
                     inside = True
@@ -104,13 +112,10 @@ class Layers:
                     inside = False
         return _replayed(regions_of(self.problem, groups), whole=whole)
 
-    def matches(self, op: str, layer: str, wanted: re.Pattern[str]) -> bool:
-        """Return True if the kind of an op matches, or its path within its layer; attention goes by kind alone.
-
-        ``post_attention_layernorm`` is no attention, nor are the projections in ``attention``.
-        """
-        path = "" if wanted is ATTENTION else self._inner_path(op, layer)
-        return bool(wanted.search(self._kind(op)) or wanted.search(path))
+    def belongs(self, op: str, layer: str, module: ModulePattern) -> bool:
+        """Return True if an op of a layer belongs to a module."""
+        by_path = module.path is not None and module.path.search(self._inner_path(op, layer)) is not None
+        return by_path or module.kind.search(self._kind(op)) is not None
 
     def _kind(self, op: str) -> str:
         graph = self.problem.graph
