@@ -50,6 +50,7 @@ PLACES = {
     "dynamo_config": "torch._dynamo.config",
     "dynamo_graph_capture_for_export": "torch._dynamo.functional_export:_dynamo_graph_capture_for_export",
     "enable_python_dispatcher": "torch._dispatch.python:enable_python_dispatcher",
+    "fsdp_state": "torch.distributed.fsdp._fully_shard._fsdp_state:_get_module_fsdp_state",
     "functorch_config": "torch._functorch.config",
     "get_hash_for_files": "torch._inductor.custom_graph_pass:get_hash_for_files",
     "inductor_config": "torch._inductor.config",

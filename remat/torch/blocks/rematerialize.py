@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 from unittest.mock import patch
 
 import torch
@@ -18,11 +18,12 @@ from remat.solving.training_steps import check_options
 from remat.torch.blocks.finding import BlocksLike, find_blocks
 from remat.torch.blocks.planning import BlockPlans, plan_blocks
 from remat.torch.blocks.report import BlocksReport
+from remat.torch.blocks.sharded import gathered
 from remat.torch.capture.fakes import sample_tuple
 from remat.torch.lock import in_turn
 from remat.torch.modes import apart_from_step, in_training
 from remat.torch.rematerialized.arguments import Sample
-from remat.torch.rematerialized.module import Rematerialized, convert, restore
+from remat.torch.rematerialized.module import Rematerialized, add_plans, as_before, convert, restore
 from remat.torch.rematerialized.plan import Plan, modes_of
 from remat.torch.rematerialized.planner import OTHER_SHAPES
 from remat.torch.rematerialized.planning import Settings, check_setting
@@ -62,11 +63,11 @@ class RematerializedBlocks:
         self._steps: list[BlockPlans] = []
         self._samples: list[Sample] = []
         self._current: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self._after = model.register_forward_hook(self._leave, always_call=True)
-        self._listen()
-
-    def _listen(self) -> None:
-        self._hook = self.model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
+        self._capturing = False
+        self._hooks = (
+            model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True),
+            model.register_forward_hook(self._leave, always_call=True),
+        )
 
     @property
     def report(self) -> BlocksReport:
@@ -92,38 +93,34 @@ class RematerializedBlocks:
 
     def restore(self) -> nn.Module:
         """Give the blocks their own classes again; return the model."""
-        self._hook.remove()
-        self._after.remove()
-        self._plain()
+        for hook in self._hooks:
+            hook.remove()
+        for block in self.blocks.values():
+            if isinstance(block, Rematerialized):
+                restore(block)
         return self.model
 
     @in_turn
     def capture(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BlocksReport:
         """Capture and divide for calls with these arguments; convert the blocks."""
         sample = Sample(self.model.forward, args, kwargs)
-        current = self._current
-        self._plain()
-        self._hook.remove()  # capture calls the model
+        self._capturing = True  # which calls the model
         try:
-            with apart_from_step():
+            with apart_from_step(), gathered(self.model), as_before(self.blocks.values()):
                 made = plan_blocks(self.model, self.blocks, args, kwargs, self._settings)
-            self._steps.append(made)
         finally:
-            self._current = current  # capture calls the model, too
-            self._listen()
-            for block in {block: None for step in self._steps for block in step.plans}:
-                maker = _OtherCalls(self, block) if self._other_calls else None
-                convert(block, maker, [plan for step in self._steps for plan in step.plans.get(block, ())])
+            self._capturing = False
+        self._steps.append(made)
+        for block, plans in made.plans.items():
+            if isinstance(block, Rematerialized):
+                add_plans(block, plans)
+            else:
+                convert(block, _OtherCalls(self, block, self._other_calls), plans)
         self._samples.append(sample)
         self.reports.append(made.report)
         self._settings = dataclasses.replace(self._settings, budget=made.report.budget)
         _log.info("rematerialized blocks of %s", made.report)
         return made.report
-
-    def _plain(self) -> None:
-        for block in self.blocks.values():
-            if isinstance(block, Rematerialized):
-                restore(block)
 
     def other_call(self, block: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
         """Capture the model's current call, in which a block is called as in no earlier one; return the block's step.
@@ -154,11 +151,14 @@ class RematerializedBlocks:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _leave(self, *_: Any) -> None:
-        self._current = None
+        if not self._capturing:
+            self._current = None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Capture a call of a new kind before the model runs it."""
+        if self._capturing:
+            return
         self._current = args, kwargs
         if not (model.training and torch.is_grad_enabled()):
             return
@@ -173,7 +173,7 @@ class _OtherCalls:
 
     owner: RematerializedBlocks
     block: nn.Module
-    other_calls: ClassVar[bool] = True
+    other_calls: bool
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Plan:
         return self.owner.other_call(self.block, args, kwargs)
@@ -214,7 +214,7 @@ def rematerialize_blocks(
         :func:`~remat.torch.rematerialize`.
     sample_args : sequence, a single tensor, or None
         Arguments of a typical call of the model. None, also for `sample_kwargs`: the first call in training mode is the
-        sample. Before sharding (``fully_shard``), a sample is needed.
+        sample. It may be called before or after ``fully_shard`` of the blocks and the model.
     sample_kwargs : mapping, optional
     blocks : str, class or several, optional
         Names of classes (``"LlamaDecoderLayer"``), patterns of module paths (``"layers.*"``), or classes. Default: the

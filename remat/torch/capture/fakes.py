@@ -186,8 +186,8 @@ class FakeWorld:
                 )
             if is_sharded(tensor):
                 raise CaptureError(
-                    f"{what} is sharded ({sharding(tensor)}): rematerialize first, and call fully_shard afterwards; "
-                    "modules of parallelize_module cannot be captured",
+                    f"{what} is sharded ({sharding(tensor)}): call rematerialize before fully_shard, or "
+                    "rematerialize_blocks, also after it; modules of parallelize_module cannot be captured",
                     "sharded",
                 )
             if isinstance(tensor, FakeTensor):

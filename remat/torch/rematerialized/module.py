@@ -9,7 +9,8 @@ import itertools
 import logging
 import os
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -324,10 +325,36 @@ def convert(module: nn.Module, planner: MakesPlans | None, plans: Sequence[Plan]
     return cast("Rematerialized", module)
 
 
+def add_plans(module: Rematerialized, plans: Sequence[Plan]) -> None:
+    """Add steps that were made elsewhere."""
+    module._plans.extend(plans)
+
+
 def restore(module: Rematerialized) -> nn.Module:
-    """Undo :func:`convert`: the module has its own class and attributes again."""
+    """Undo :func:`convert`: the module has its own class and attributes again.
+
+    Raise ExecutionError if its class was changed later, as by ``fully_shard``.
+    """
+    if type(module) is not _class_like(module.original.__class__):
+        raise ExecutionError(
+            f"module {module._get_name()!r} was converted again later (fully_shard), so it cannot be restored",
+            "not-restored",
+        )
     _become(module, type(module.original), {**module.original.__dict__, **_hooks(module)})
     return cast("nn.Module", module)
+
+
+@contextmanager
+def as_before(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Give modules that :func:`convert` made their own classes and attributes in the block."""
+    made = [(each, type(each), each.__dict__) for each in modules if isinstance(each, Rematerialized)]
+    for each, _, own in made:
+        _become(each, type(own["original"]), {**own["original"].__dict__, **_hooks(each)})
+    try:
+        yield
+    finally:
+        for each, kind, own in made:
+            _become(each, kind, own)
 
 
 def _hooks(module: nn.Module) -> dict[str, Any]:

@@ -109,10 +109,6 @@ class Plan:
         """
         if len(modes) != len(self._modes):
             raise ExecutionError("the module has other submodules than when the step was captured" + _ADVICE)
-        if difference := self._python.difference(module):
-            raise ExecutionError(
-                f"{difference} when the step was captured; a buffer may change without a new capture", "python-state"
-            )
         found = {}
         for each in self._inputs:
             if each.kind == "input":
@@ -133,6 +129,8 @@ class Plan:
                     f"parameter {each.name!r} requires a gradient, but did not when the step was captured" + _ADVICE
                 )
             found[each.name] = tensor
+        if difference := self._python.difference(module):
+            raise ExecutionError(difference, "python-state")
         return found
 
     def leaves(self, module: nn.Module, modes: Modes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

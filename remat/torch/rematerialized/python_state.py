@@ -139,9 +139,12 @@ class PythonState:
             now = parts[number].__dict__.get(name, _NOTHING)
             if now is not then and (type(now) is not type(then) or now != then):
                 path = next(path for path, part in module.named_modules() if part is parts[number])
-                return f"attribute {f'{path}.{name}'.lstrip('.')!r} is {_told(now)}, but was {_told(then)}"
+                return (
+                    f"attribute {f'{path}.{name}'.lstrip('.')!r} is {_told(now)}, but was {_told(then)} when the step "
+                    "was captured: register it as a buffer if it changes often"
+                )
         if _hooks_of(parts) != self.hooks:
-            return "a submodule has other hooks than"
+            return "a submodule has other hooks than when the step was captured: register them before"
         return ""
 
 
