@@ -85,6 +85,7 @@ class LiveSetGame:
                 sources |= self._before[tensor]
             for tensor in self.writes[op]:
                 self._before[tensor] |= sources
+        self._singles: list[Live] = [frozenset((tensor,)) for tensor in range(len(self.size))]
         self._upper: dict[Live, int] = {frozenset(): 0}
         self._lower: dict[Live, float] = {}
         self._vain: dict[Live, Question] = {}
@@ -98,7 +99,8 @@ class LiveSetGame:
 
     def lower(self, live: Live) -> float:
         """Return a bound on the memory in which a set can be live; infinite if it never can."""
-        return max(self._lower.get(live, 0), *(self._lower.get(frozenset((tensor,)), 0) for tensor in live), 0)
+        lower, singles = self._lower, self._singles
+        return max([lower.get(live, 0), *[lower.get(singles[tensor], 0) for tensor in live]])
 
     def decide(self, goal: Live, asked: Question) -> bool | None:
         """Return True if a set can be live within the memory, and False if it cannot; None: not decided.
@@ -111,8 +113,7 @@ class LiveSetGame:
             return True
         if self.lower(goal) > asked.memory:
             return False
-        vain = self._vain.get(goal)
-        if vain and vain.memory >= asked.memory and vain.effort >= asked.effort:
+        if self._is_vain(goal, asked):
             return None
         first = self._reduced(goal, asked)
         visits: Visits = {first.live: (None, first)}
@@ -141,6 +142,11 @@ class LiveSetGame:
         for live in (goal, *visits):
             self._lower[live] = max(beyond, self._lower.get(live, 0))
         return False
+
+    def _is_vain(self, goal: Live, asked: Question) -> bool:
+        """Return True if a search for as much memory gave up after as much effort."""
+        vain = self._vain.get(goal)
+        return vain is not None and vain.memory >= asked.memory and vain.effort >= asked.effort
 
     def _entry(self, live: Live, number: int) -> tuple[int, int, int, Live]:
         """Return a set with its place in the queue of a search."""
@@ -189,12 +195,12 @@ class LiveSetGame:
         peak, changed = 0, True
         backwards: list[int] = []
         while changed and live:
-            changed = False
+            changed, size = False, self._bytes(live)
             for tensor in sorted(live, reverse=True):
-                others = live - {tensor}
-                made = self._made(tensor, others, asked) if others else None
+                others, held = live - {tensor}, size - self.size[tensor]
+                made = self._made(tensor, others, held, asked) if others else None
                 if made is not None:
-                    live, peak, changed = others, max(peak, made.peak), True
+                    live, size, peak, changed = others, held, max(peak, made.peak), True
                     backwards += made.backwards
             for op in self._last_ops(live):
                 before = self._forced(op, live, asked.memory)
@@ -217,24 +223,26 @@ class LiveSetGame:
             return None
         return others | more
 
-    def _made(self, tensor: int, others: Live, asked: Question) -> Steps | None:
-        """Return the steps that compute a tensor within the memory while others stay live; None if none are found."""
+    def _made(self, tensor: int, others: Live, held: int, asked: Question) -> Steps | None:
+        """Return steps that compute a tensor while others of `held` bytes stay live; None if none are found."""
         local = self._made_from(tensor, others, asked)
         if local is not None:
             return local
-        held = self._bytes(others)
         if not self._from_nothing(tensor, held, asked):
             return None
-        return Steps(others, self._upper[frozenset((tensor,))] + held, [-1 - tensor])
+        return Steps(others, self._upper[self._singles[tensor]] + held, [-1 - tensor])
 
     def _from_nothing(self, tensor: int, held: int, asked: Question) -> bool:
         """Return True if a tensor can be computed from nothing while `held` bytes stay live."""
-        if self.upper(frozenset((tensor,))) + held <= asked.memory:
+        alone, memory = self._singles[tensor], asked.memory - held
+        if self._upper.get(alone, ENDLESS) <= memory:
             return True
-        impossible = self.needs[self.writers[tensor][0]] + held > asked.memory
-        if impossible or asked.depth >= MOST_NESTED or self.clock.expired:
+        if self._lower.get(alone, 0) > memory or self.needs[self.writers[tensor][0]] > memory:
             return False
-        return bool(self.decide(frozenset((tensor,)), asked.within(held)))
+        within = asked.within(held)
+        if self._is_vain(alone, within) or within.depth > MOST_NESTED or self.clock.expired:
+            return False
+        return bool(self.decide(alone, within))
 
     def _made_from(self, tensor: int, others: Live, asked: Question) -> Steps | None:
         """Return the steps that compute a tensor from others, which stay live; None if none are found.
@@ -278,7 +286,7 @@ class LiveSetGame:
             for read in sorted(self.reads[op] - live, key=self.size.__getitem__, reverse=True):
                 if not self._from_nothing(read, size, asked):
                     return None
-                peak = max(peak, self._upper[frozenset((read,))] + size)
+                peak = max(peak, self._upper[self._singles[read]] + size)
                 live.add(read)
                 size += self.size[read]
                 steps.append(-1 - read)
