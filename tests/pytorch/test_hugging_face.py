@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from eager import assert_equal, different, greatest_difference, step, train  # noqa: E402
+from refusals import refused  # noqa: E402
 from test_rematerialize import wild_schedule  # noqa: E402
 
 import remat  # noqa: E402
@@ -236,6 +237,8 @@ def test_both_routes_capture_mixtures_of_experts(make: Callable[[], Any]) -> Non
 def test_cache_among_the_outputs_is_refused_with_advice() -> None:
     with pytest.raises(CaptureError, match=r"returns a DynamicCache \(output \d\), .*: pass use_cache=False"):
         rematerialize(gpt2(), (), "60%", sample_kwargs=texts())
+    with refused("capture.cache", culprit="DynamicCache"):
+        rematerialize_blocks(gpt2(), "90%", sample_kwargs=texts())
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -95,6 +95,13 @@ class _Recorded:
             for each in given
         ]  # fmt: skip
         args, kwargs = pytree.tree_unflatten(leaves, spec)
+        cache = next((type(each).__name__ for each in leaves if type(each).__name__.endswith("Cache")), "")
+        if cache:
+            raise CaptureError(
+                f"block {self._path!r} is called with a {cache}, whose tensors torch cannot find: pass "
+                "use_cache=False; with prefix tuning, rematerialize the whole model instead",
+                "cache",
+            )
         with _Ops(self._block, leaves) as ops:
             with _possible_hooks() as hooks:
                 returned = self._forward(*args, **kwargs)

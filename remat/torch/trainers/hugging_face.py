@@ -20,7 +20,7 @@ class RematCallback(TrainerCallback):
 
     The model is rematerialized while the Trainer trains it, and the plain one before and after. The first batch is the
     sample; each other kind of batch (length, last batch) is captured and solved when it first occurs. Evaluation and
-    saving use the plain model.
+    saving use the plain model. Meanwhile no configuration of the model or a part of it asks for a cache.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ class RematCallback(TrainerCallback):
         self, budget: str | int | float, *, blocks: bool | BlocksLike = False, **options: Unpack[StepOptions]
     ) -> None:
         self._conversion = Conversion(budget, options, blocks)
+        self._cached: list[Any] = []
+        """Configurations that asked for a cache; the Trainer only changes that of the whole model."""
 
     @property
     def reports(self) -> Sequence[Report | BlocksReport]:
@@ -56,8 +58,19 @@ class RematCallback(TrainerCallback):
 
     def on_train_begin(self, *state: Any, model: nn.Module, **_: Any) -> None:
         """Convert the model."""
+        self._cached = [each for each in _configurations(model) if getattr(each, "use_cache", False)]
+        for each in self._cached:
+            each.use_cache = False
         self._conversion.begin(model)
 
     def on_train_end(self, *state: Any, **_: Any) -> None:
         """Restore the model."""
         self._conversion.end()
+        for each in self._cached:
+            each.use_cache = True
+
+
+def _configurations(model: nn.Module) -> list[Any]:
+    """Return the configurations of a model and its parts."""
+    found = (part.__dict__.get("config") for part in model.modules())
+    return list({id(each): each for each in found if each is not None}.values())

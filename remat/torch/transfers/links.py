@@ -112,6 +112,12 @@ def links_of(device: torch.device, full_duplex: bool = True) -> Links:
     """
     if device.type == "cpu":
         return Synchronous()
-    if not hasattr(torch.get_device_module(device), "Stream"):
-        raise ExecutionError(f"tensors on device {device} cannot be moved to the host: it has no streams", "no-streams")
-    return Streams(device, full_duplex)
+    try:
+        return Streams(device, full_duplex)
+    except (
+        AttributeError,
+        RuntimeError,
+    ) as error:  # torch.mps has streams from 2.15 on, and without such a GPU a dummy
+        raise ExecutionError(
+            f"tensors on device {device} cannot be moved to the host: it has no streams", "no-streams"
+        ) from error
