@@ -36,7 +36,8 @@ class Computes:
         self._live: set[int] = set()
         self._bytes, self._now = 0, 0
         self._sources = [before.bit_count() for before in game._before]
-        self._uses: list[list[int]] = [[] for _ in game.size]
+        never = len(game.order)
+        self._uses: list[list[int]] = [[never] if tensor in game.kept else [] for tensor in range(len(game.size))]
         for place in range(len(game.order) - 1, -1, -1):
             for read in game.reads[game.order[place]]:
                 self._uses[read].append(place)
@@ -44,7 +45,8 @@ class Computes:
     def schedule(self, clock: Deadline) -> Schedule | None:
         """Return the schedule; None at the deadline, or if it has more than :data:`MOST_COMPUTES` computes.
 
-        Tensors to keep are live from their last compute on, in addition to `memory`.
+        At the end, the tensors to keep are made live by their steps. If no such steps are known, they are live from
+        their last compute on, in addition to `memory`.
         """
         game = self._game
         game.clock = clock
@@ -54,11 +56,15 @@ class Computes:
             self._run(op, game.reads[op] | held)
             if len(self._ops) > MOST_COMPUTES or clock.expired:
                 return None
+        if game.upper(game.kept) <= self._memory:
+            self._reach(game.kept, frozenset())
+        if len(self._ops) > MOST_COMPUTES:
+            return None
         return Schedule.of_computes(game.problem.graph, self._ops, source="live set search")
 
     def _held(self, op: int) -> Live:
         """Return live tensors that can stay while the other inputs of an op are made, and while it runs."""
-        game, never, failures = self._game, len(self._game.order), 0
+        game, never, failures = self._game, len(self._game.order) + 1, 0
         touched = game.reads[op] | game.writes[op]
         left, held = game.reads[op], set()
         memory, room = self._memory, self._memory - game.needs[op]
@@ -132,8 +138,11 @@ class Computes:
         return self._game.size[tensor] * idle / (1 + self._sources[tensor])
 
     def _next_use(self, tensor: int) -> int:
-        """Return the place in the reference order of the next op that reads a tensor for the first time."""
+        """Return the place in the reference order of the next op that reads a tensor for the first time.
+
+        Tensors to keep are read at the end, others after it: never.
+        """
         uses = self._uses[tensor]
         while uses and uses[-1] < self._now:
             uses.pop()
-        return uses[-1] if uses else len(self._game.order)
+        return uses[-1] if uses else len(self._game.order) + 1
