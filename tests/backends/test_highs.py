@@ -141,3 +141,35 @@ def test_solver_options_reach_highs():
     Highs().solve(knapsack(6), options(log=log.append, solver={"presolve": "off"}))
     assert not any("Presolve reductions" in line for line in log)
     assert any(line.startswith("Running HiGHS") for line in log)
+
+
+#: Factor of costs beyond those that HiGHS receives unchanged.
+LARGE = 3 * 2.0**30
+
+
+def multiplied(model: Model) -> Model:
+    """Return a model whose costs are :data:`LARGE` times as high."""
+    copy = model.copy(model.name)
+    copy.minimize(model.objective.index, LARGE * model.objective.coefficient)
+    return copy
+
+
+def test_large_costs_of_a_relaxation():
+    """Divided by a power of two for the solver, they give multiples of the objective, bound and duals."""
+    model = knapsack(20)
+    small, large = Highs().relax(model, options()), Highs().relax(multiplied(model), options())
+    assert small.objective is not None and small.bound is not None
+    assert large.objective == pytest.approx(LARGE * small.objective, rel=1e-12)
+    assert large.bound == pytest.approx(LARGE * small.bound, rel=1e-12)
+    assert large.row_duals == pytest.approx(LARGE * small.row_duals, rel=1e-9)
+
+
+def test_large_costs_of_an_integer_programme():
+    model = knapsack(20)
+    small, large = Highs().solve(model, options()), Highs().solve(multiplied(model), options())
+    assert large.status is small.status is Status.OPTIMAL
+    assert large.objective == large.bound == LARGE * small.objective
+    target = LARGE * 0.5 * small.objective
+    early = Highs().solve(multiplied(model), options(solver={"objective_target": target, "presolve": "off"}))
+    assert (early.status, early.stop) == (Status.FEASIBLE, StopReason.OTHER)
+    assert small.objective * LARGE < early.objective <= target

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from remat.backends.base import Availability, Backend, Run, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
-from remat.backends.highs.relaxation import pass_model
+from remat.backends.highs.relaxation import cost_scale, pass_model
 from remat.backends.results import Values, rounded
 from remat.errors import BackendError, ModelError
 from remat.io.files import write_atomic
@@ -57,6 +57,9 @@ class Scheduler:
 
 SCHEDULER = Scheduler()
 
+
+#: Options that are values of the objective.
+OBJECTIVES = {"objective_bound", "objective_target"}
 
 #: Versions of highspy that are correct and can share a process with ortools (see pyproject.toml).
 VERSIONS = ">=1.12,<1.14"
@@ -178,6 +181,7 @@ class _Run(Run):
         self._highspy = highspy
         self._solver = highspy.Highs()
         self._step = _common_step(self.lowered.source)
+        self._scale = cost_scale(self.matrix)
         kinds = self._kinds = highspy.cb.HighsCallbackType
         self._logging, self._improving = int(kinds.kCallbackLogging), int(kinds.kCallbackMipImprovingSolution)
         self._mip_kinds = {self._improving, int(kinds.kCallbackMipInterrupt)}
@@ -198,14 +202,15 @@ class _Run(Run):
             "mip_rel_gap": float(self.options.relative_gap),
         }
         if self._step:
-            settings["mip_abs_gap"] = 0.99 * self._step  # no objective value lies between
+            settings["mip_abs_gap"] = 0.99 * self._step / self._scale  # no objective value lies between
         for name, value in {**settings, **self.options.solver}.items():
-            self._set(name, value)
+            self._set(name, value / self._scale if name in OBJECTIVES else value)
 
     def _load(self) -> None:
         """Pass the matrix, which takes seconds for a large one, and the hint."""
         matrix = self.matrix
-        pass_model(self._highspy, self._solver, matrix, matrix.integral, self.lowered.source.name)
+        passed = replace(matrix, cost=matrix.cost / self._scale)
+        pass_model(self._highspy, self._solver, passed, matrix.integral, self.lowered.source.name)
         if self.books.hint is None or self.options.deadline.expired:
             return
         values = self.lowered.extend(self.books.hint)
@@ -296,8 +301,9 @@ class _Run(Run):
         """Return the solver's bound as one on the model's objective, rounded up where that is sound."""
         if not np.isfinite(bound) or abs(bound) >= self._highspy.kHighsInf:
             return None
+        bound *= self._scale
         if self._step:
-            tolerance = 1e-6 * self._step + 1e-12 * abs(bound)
+            tolerance = 1e-6 * max(self._step, self._scale) + 1e-12 * abs(bound)
             bound = max(bound, float(np.ceil((bound - tolerance) / self._step)) * self._step)
         return bound + self.matrix.offset
 
