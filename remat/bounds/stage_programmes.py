@@ -14,6 +14,7 @@ from remat.backends.highs import Highs
 from remat.bounds.base import whole_units
 from remat.bounds.cost_sums import attained, objective_of
 from remat.bounds.event_cut import EventCut
+from remat.bounds.link_room import LinkRoom
 from remat.bounds.path_cuts import Tightened, tightened
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
@@ -94,6 +95,9 @@ class StageProgrammes:
         Seconds in which an integer programme with the present events was not decided.
     enough : int or None
         Cost that the schedules sought undercut, as given to :meth:`build`.
+    link : LinkRoom or None
+        What a host can hold, if it is set before the first programme. Then :attr:`value`, if it is below
+        ``link.below``, bounds the time of schedules that move tensors.
 
     Examples
     --------
@@ -121,6 +125,7 @@ class StageProgrammes:
         self._reduction: StageReduction | None = None
         self._alone: tuple[int, int] | None = None  # the first event, and the bound of the relaxation with it alone
         self.enough: int | None = None
+        self.link: LinkRoom | None = None
         self.events = set(prominent_peaks(step_memory(problem), self.budget)[:1])
 
     def worth(self, seconds: float) -> bool:
@@ -138,13 +143,16 @@ class StageProgrammes:
             At the deadline.
         """
         problem, events = self.problem, sorted(self.events)
+        if self.link is not None:
+            enough = self.link.below if enough is None else min(enough, self.link.below)
         self.enough, self._reduction = enough, None
+        more = () if self.link is None else self.link.room[events].tolist()
         if self.slim and len(events) > 1 and not problem.graph.in_place:
             known = None if enough is None or self._alone is None else Known(*self._alone, enough)
             self._reduction = StageReduction(problem, events, known, self._negligible)
             problem, events = self._reduction.reduced, self._reduction.events
         main = None if self._alone is None else events[sorted(self.events).index(self._alone[0])]
-        self.relaxation = StageRelaxation(problem, events, self.slim, main)
+        self.relaxation = StageRelaxation(problem, events, self.slim, main, more)
         return self.relaxation.build(deadline)
 
     @property
@@ -341,7 +349,7 @@ class StageProgrammes:
         if len(self.events) > before:
             self.tried = 0.0
             return True
-        if not self.slim or not (memory > self.budget).any():
+        if not self.slim or self.link is not None or not (memory > self.budget).any():
             return False
         self.slim = False
         return True

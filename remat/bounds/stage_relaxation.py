@@ -15,6 +15,9 @@ from remat.problem import Problem
 from remat.runtime.arrays import Bool, Int, distinct
 from remat.runtime.deadline import Deadline
 
+#: Names of the rows (1): of all tensors, and of those too large for a host.
+MEMORY, ON_DEVICE = "memory", "memory on the device"
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -73,6 +76,10 @@ class StageRelaxation:
         Leave out rows (5) and (6).
     main : int, optional
         Event of the rows (9).
+    more : sequence of int
+        Bytes in addition at each event, in ascending order of the events, that a host holds
+        (:class:`remat.bounds.link_room.LinkRoom`). Larger tensors are on the device: (1) also holds without the other
+        ones and these bytes. Rows (6) do not count them, so `slim` is true.
 
     Attributes
     ----------
@@ -90,6 +97,7 @@ class StageRelaxation:
     events: Sequence[int]
     slim: bool = False
     main: int | None = None
+    more: Sequence[int] = ()
     unit: int = field(init=False)
     scale: float = field(init=False)
     stages: list[Stage] = field(init=False, default_factory=list)
@@ -125,7 +133,7 @@ class StageRelaxation:
             stages.append(stage)
             model.add(self._requests(stage, before), self._needs(stage, before), *self._transfers(stage, before))
             if until < n:
-                model.add(self._memory(stage), *self._retention(stage, before))
+                model.add(self._memory(stage), *self._on_device(stage), *self._retention(stage, before))
                 if not self.slim:
                     self._during(model, stage)
         clock.check()
@@ -246,7 +254,21 @@ class StageRelaxation:
         arrays = self.problem.graph.arrays
         live = np.flatnonzero(stage.here >= 0)
         weight, room = arrays.size[live] / self.scale, self.whole_room(stage) / self.scale
-        return rows_from("memory", (0, stage.here[live], weight), num_rows=1, upper=room)
+        return rows_from(MEMORY, (0, stage.here[live], weight), num_rows=1, upper=room)
+
+    def _on_device(self, stage: Stage) -> list[Linear]:
+        """Return the row (1) of the tensors that are too large for a host, if there are others."""
+        more = self._more(stage.until)
+        size = self.problem.graph.arrays.size
+        live = np.flatnonzero((stage.here >= 0) & (size > more))
+        if not more or not len(live):
+            return []
+        room = (self.room(stage.until) - more) / self.scale
+        return [rows_from(ON_DEVICE, (0, stage.here[live], size[live] / self.scale), num_rows=1, upper=room)]
+
+    def _more(self, position: int) -> int:
+        """Return the bytes that a host holds at an event."""
+        return self.more[self.events.index(position)] if len(self.more) else 0
 
     def whole_room(self, stage: Stage) -> int:
         """Return the bytes that tensors can take at the end of a stage: a multiple of what divides all their sizes."""
@@ -256,9 +278,9 @@ class StageRelaxation:
         return room if some or not unit else room // unit * unit
 
     def room(self, position: int) -> int:
-        """Return the bytes that the step of the op at a position leaves of the budget."""
+        """Return the bytes that the step of the op at an event leaves of the budget, and those on a host."""
         arrays = self.problem.graph.arrays
-        return self._budget - int(arrays.op_bytes[arrays.order[position]])
+        return self._budget - int(arrays.op_bytes[arrays.order[position]]) + self._more(position)
 
     def _retention(self, stage: Stage, before: Stage | None) -> list[Linear]:
         """Return the rows (2) and (5), except those of ``held``."""

@@ -12,7 +12,7 @@ from remat.backends.cp_sat import CpSat
 from remat.backends.highs import Highs
 from remat.backends.results import RawResult
 from remat.bounds.cost_sums import objective_of
-from remat.bounds.stage_relaxation import StageRelaxation
+from remat.bounds.stage_relaxation import MEMORY, ON_DEVICE, StageRelaxation
 from remat.modeling import Linear, Model, Record
 from remat.modeling.rows import rows_from
 from remat.runtime.arrays import Float
@@ -67,7 +67,7 @@ def in_whole_numbers(relaxation: StageRelaxation, model: Model) -> Model:
     """Return a slim programme with memory in the largest unit that divides all sizes, at each event."""
 
     def converted(record: Record) -> Record:
-        if not isinstance(record, Linear) or record.name != "memory":
+        if not isinstance(record, Linear) or record.name not in (MEMORY, ON_DEVICE):
             return record
         size, room = (np.rint(part * relaxation.scale).astype(np.int64) for part in (record.value, record.upper))
         unit = max(1, int(np.gcd.reduce(size)))

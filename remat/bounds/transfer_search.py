@@ -14,11 +14,15 @@ from remat.backends.highs import Highs
 from remat.bounds.base import Bound, Measure, without_tolerance
 from remat.bounds.bound_search import MOST_WORK, PATIENCE, BoundSearch
 from remat.bounds.implied_memory import implied_memory
+from remat.bounds.link_room import LinkRoom
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
+from remat.bounds.stage_programmes import StageProgrammes
 from remat.bounds.stage_relaxation import prominent_peaks
+from remat.bounds.stage_search import StageSearch
 from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.modeling import Model
+from remat.problem import Objective
 from remat.runtime.arrays import Float
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import SolveOptions, Status
@@ -32,6 +36,8 @@ SMALL = 40
 #: Share of the time left for each integer programme but the last, and factor of the time for another try. The first,
 #: smallest programmes bring most: U-Net at 35 % needs 10 s for its first one, and ends 1.4 % lower without that.
 PART, LONGER = 0.8, 1.5
+#: Largest bytes that the links can save at an event, as a share of the budget, for programmes in one larger memory.
+LINK_ROOM = 0.06
 #: Events added at once, and the least excess of memory for one, as a share of the largest.
 MOST_NEW, LEAST_EXCESS = 2, 0.3
 
@@ -64,6 +70,7 @@ class TransferSearch(BoundSearch):
         self._plan: dict[tuple[int, ...], float] = {}
         """Events of integer programmes, and the seconds in which each was not decided; infinite if it was."""
         self.solutions: list[tuple[TransferRelaxation, Float]] = []
+        self._linked: StageProgrammes | None = None
 
     def resumed(
         self, enough: int | None, clock: Deadline, threads: int | None, memory_limit: int | None
@@ -74,9 +81,33 @@ class TransferSearch(BoundSearch):
 
     def go(self, integer: bool) -> Iterator[Bound]:
         if self.peaks:
+            if integer:
+                yield from self._by_link_room()
             yield from self.relax(self.clock.earlier(SHARE * self.clock.remaining))
             if integer:
                 yield from self._integer()
+
+    def _by_link_room(self) -> Iterator[Bound]:
+        """Yield bounds in one memory that is larger by what a slow link can save; a later call continues.
+
+        They need no variables for transfers, so their programmes can have many more events.
+        """
+        machine, budget = self.problem.machine, self.problem.budget_bytes
+        limited = machine is not None and machine.write_rate is not None and machine.read_rate is not None
+        timed = self.problem.objective is Objective.LEAST_TIME
+        if self.enough is None or budget is None or not (limited and timed):
+            return
+        link = LinkRoom.of(self.problem, self.enough)
+        if link.room.max() > LINK_ROOM * budget:
+            return
+        programmes = self._linked = self._linked or StageProgrammes(self.problem.one_memory)
+        programmes.link = link
+        clock = self.clock.share(SHARE)
+        search = StageSearch(programmes.problem, self.enough, clock, self.threads, self.memory_limit, programmes)
+        with contextlib.suppress(OverdueError):
+            for bound in search.go(True):
+                value = self.enough if bound.value is None else bound.value
+                yield from self.raised(value, bound.versions)
 
     def continue_relaxing(self, deadline: Deadline) -> None:
         """Solve more linear relaxations than the last call until a deadline."""

@@ -9,7 +9,9 @@ import pytest
 from remat.backends.highs import Highs
 from remat.bounds import best_bound, bounds, stage_bound
 from remat.bounds.implied_memory import implied_memory
+from remat.bounds.link_room import LinkRoom
 from remat.bounds.peak_bounds import step_memory
+from remat.bounds.stage_programmes import StageProgrammes
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.bounds.transfer_search import TransferSearch
@@ -95,6 +97,48 @@ def test_bound_is_never_above_the_least_time_of_many():
     count, equal = check_never_above_the_least_time(range(150, 12_500))
     assert count > 1000
     assert equal > count // 2
+
+
+def linked(problem: Problem, below: int) -> int:
+    """Return the bound of programmes in one memory that is larger by what the links can save."""
+    programmes, call = StageProgrammes(problem.one_memory), SolveOptions(threads=1, relative_gap=0.0)
+    programmes.link = LinkRoom.of(problem, below)
+    while programmes.events:
+        values, _ = programmes.solve(programmes.relax(programmes.build(call.deadline), call), call)
+        if values is None or not programmes.widen(programmes.schedules(values)[0]):
+            break
+    return below if programmes.infeasible else min(programmes.value, below)
+
+
+def check_link_room(seeds: range) -> tuple[int, int]:
+    """Return the numbers of problems bounded above the base cost, and of those where moves undercut recomputation."""
+    above = moved = 0
+    for seed in seeds:
+        problem = random_problem(seed)
+        if problem is None or not problem.can_move or None in (problem.machine.write_rate, problem.machine.read_rate):
+            continue
+        best = least_time(problem.graph, problem.budget_bytes, problem.machine)
+        if best is None:
+            continue
+        values = [linked(problem, below) for below in (best.time + 1, best.time + 4)]
+        assert max(values) <= best.time, seed
+        above += max(values) > problem.graph.base_cost
+        alone = stage_bound(problem.one_memory, threads=1)
+        moved += alone.infeasible or alone.value > best.time
+    return above, moved
+
+
+def test_room_of_links_gives_no_bound_above_the_least_time():
+    above, moved = check_link_room(range(300))
+    assert above > 3
+    assert moved > 0
+
+
+@pytest.mark.slow
+def test_room_of_links_gives_no_bound_above_the_least_time_of_many():
+    above, moved = check_link_room(range(300, 12_500))
+    assert above > 100
+    assert moved > 20
 
 
 @pytest.mark.parametrize(("forward", "backward"), [(1, 1), (2, 4)])
