@@ -23,6 +23,8 @@ def test_isolated_solvers_give_equal_answers(backend):
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="finds the child through /proc")
 def test_killed_solver_leaves_the_incumbent():
+    options = SolveOptions(isolate=True, threads=1)
+    solve(Problem(unit_chain(6), 4), "checkmate", "cp-sat", options=options)  # starts the server, which must survive
     before = set(family(os.getpid()))
     costs = []
 
@@ -40,7 +42,7 @@ def test_killed_solver_leaves_the_incumbent():
         "cp-sat",
         stop=60,
         on_progress=kill_after_an_improvement,
-        options=SolveOptions(isolate=True, threads=1),
+        options=options,
     )
     assert (result.status, result.stop) == (Status.FEASIBLE, StopReason.OTHER)
     assert result.objective == min(costs)

@@ -137,7 +137,7 @@ class RematerializedBlocks:
                 "outside-model",
             )
         refused: ExecutionError | None = None
-        for compiling in (False, True):
+        for compiling in (False, True):  # here is_compiling() is False, also under torch.compile
             with patch.object(torch.compiler, "is_compiling", lambda now=compiling: now):
                 self.capture(*self._current)
             for plan in self._steps[-1].plans.get(block, ()):
