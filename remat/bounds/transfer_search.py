@@ -22,7 +22,6 @@ from remat.bounds.stage_relaxation import prominent_peaks
 from remat.bounds.stage_search import StageSearch
 from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.modeling import Model
-from remat.problem import Objective
 from remat.runtime.arrays import Float
 from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import SolveOptions, Status
@@ -94,8 +93,7 @@ class TransferSearch(BoundSearch):
         """
         machine, budget = self.problem.machine, self.problem.budget_bytes
         limited = machine is not None and machine.write_rate is not None and machine.read_rate is not None
-        timed = self.problem.objective is Objective.LEAST_TIME
-        if self.enough is None or budget is None or not (limited and timed):
+        if self.enough is None or budget is None or not (limited and self.problem.objective.includes_time):
             return
         link = LinkRoom.of(self.problem, self.enough)
         if link.room.max() > LINK_ROOM * budget:

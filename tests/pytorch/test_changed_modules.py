@@ -178,3 +178,20 @@ def test_blocks_called_outside_of_their_model() -> None:
     rematerialize_blocks(model, "1MiB", DATA[0][:1], other_shapes="capture", method="eviction", costs="flops")
     with refused("execution.outside-model", culprit="restore()"):
         model[0](DATA[0][0][:50])
+
+
+def test_changed_attribute_is_refused_without_a_budget_for_another_schedule() -> None:
+    given = rematerialize(made(), DATA[0], "70%", **QUICK).schedule
+    model = rematerialize(made(), DATA[0], schedule=given)
+    model.scale = 3.0
+    with refused("execution.python-state", culprit="attribute 'scale' is 3.0"):
+        model(*DATA[0])
+
+
+def test_blocks_that_another_tool_converted_are_not_restored() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(2)))
+    found = rematerialize_blocks(model, "1MiB", DATA[0][:1], time_limit=1)
+    block = model[0]
+    block.__class__ = type("Sharded", (type(block),), {})
+    with refused("execution.not-restored", culprit="Sharded"):
+        found.restore()

@@ -93,11 +93,11 @@ class RematerializedBlocks:
 
     def restore(self) -> nn.Module:
         """Give the blocks their own classes again; return the model."""
-        for hook in self._hooks:
-            hook.remove()
         for block in self.blocks.values():
             if isinstance(block, Rematerialized):
                 restore(block)
+        for hook in self._hooks:
+            hook.remove()
         return self.model
 
     @in_turn

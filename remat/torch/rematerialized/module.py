@@ -337,7 +337,8 @@ def restore(module: Rematerialized) -> nn.Module:
     """
     if type(module) is not _class_like(module.original.__class__):
         raise ExecutionError(
-            f"module {module._get_name()!r} was converted again later (fully_shard), so it cannot be restored",
+            f"module {module._get_name()!r} was converted again later (fully_shard), so it cannot be restored: "
+            "build the model again",
             "not-restored",
         )
     _become(module, type(module.original), {**module.original.__dict__, **_hooks(module)})
