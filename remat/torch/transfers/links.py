@@ -114,10 +114,7 @@ def links_of(device: torch.device, full_duplex: bool = True) -> Links:
         return Synchronous()
     try:
         return Streams(device, full_duplex)
-    except (
-        AttributeError,
-        RuntimeError,
-    ) as error:  # torch.mps has streams from 2.15 on, and without such a GPU a dummy
+    except (AttributeError, RuntimeError) as error:  # the second by torch.mps from 2.15 on, without such a GPU
         raise ExecutionError(
             f"tensors on device {device} cannot be moved to the host: it has no streams", "no-streams"
         ) from error
