@@ -103,7 +103,7 @@ class StageProgrammes:
     --------
     >>> from remat.graphs.families import unit_chain
     >>> programmes = StageProgrammes(Problem(unit_chain(8), 4))
-    >>> call = SolveOptions(Deadline())
+    >>> call = SolveOptions(Deadline(), threads=1)
     >>> while True:
     ...     found = programmes.relax(programmes.build(call.deadline), call)
     ...     values, _ = programmes.solve(found, call)
