@@ -172,28 +172,19 @@ class LiveSetSearch:
         :data:`remat.bounds.live_set_schedule.MOST_COMPUTES`, more memory keeps more of them: see :data:`ROOMS`. There
         is none if some op may not run again, or if a tensor has several writers.
         """
-        if self.game is None or self.high is None or any(most is not None for most in self.problem.compute_limits):
+        game, high, below = self.game, self.high, limit - self.problem.constant_bytes
+        if game is None or high is None or any(most is not None for most in self.problem.compute_limits):
             return
-        if any(len(each) > 1 for each in self.game.writers):
+        if any(len(each) > 1 for each in game.writers):
             return
-        for room in ROOMS:
-            schedule = self._schedule(room, 0, limit, clock)
-            if schedule is not None:
-                yield schedule
-            if schedule is not None or self._memory(room) >= limit:
-                break
-        for most_failures in FAILURES:
-            schedule = self._schedule(1.0, most_failures, limit, clock)
-            if schedule is not None:
-                yield schedule
 
-    def _memory(self, room: float) -> int:
-        """Return a share of the memory that suffices, with constant bytes."""
-        return int((self.high or 0) * room) + self.problem.constant_bytes
+        def schedule(memory: int, most_failures: int = 0) -> Schedule | None:
+            if memory >= below or clock.expired:
+                return None
+            return Computes(game, memory, most_failures).schedule(clock)
 
-    def _schedule(self, room: float, most_failures: int, limit: int, clock: Deadline) -> Schedule | None:
-        """Return a schedule within a share of the memory that suffices, if that is below `limit`."""
-        memory = self._memory(room)
-        if self.game is None or memory >= limit or clock.expired:
-            return None
-        return Computes(self.game, memory - self.problem.constant_bytes, most_failures).schedule(clock)
+        roomy = (schedule(int(high * room)) for room in ROOMS)
+        first = next(filter(None, roomy), None)
+        if first is not None:
+            yield first
+        yield from filter(None, (schedule(high, most_failures) for most_failures in FAILURES))

@@ -78,13 +78,13 @@ class LiveSetGame:
         self.kept: Live = frozenset(number[t] for t in np.flatnonzero(self.problem.kept & own).tolist())
         self.needs: list[int] = arrays.op_bytes.tolist()
         self._touched = [read | written for read, written in zip(self.reads, self.writes, strict=True)]
-        self._before = [0] * len(self.size)
+        self.before = [0] * len(self.size)
         for op in self.order:
             sources = bits(self.reads[op])
             for tensor in self.reads[op]:
-                sources |= self._before[tensor]
+                sources |= self.before[tensor]
             for tensor in self.writes[op]:
-                self._before[tensor] |= sources
+                self.before[tensor] |= sources
         self._singles: list[Live] = [frozenset((tensor,)) for tensor in range(len(self.size))]
         self._upper: dict[Live, int] = {frozenset(): 0}
         self._lower: dict[Live, float] = {}
@@ -219,7 +219,7 @@ class LiveSetGame:
         if any(len(self.writers[tensor]) > 1 for tensor in outputs):
             return None
         others = live - outputs
-        if any(self._before[other] >> tensor & 1 for tensor in outputs for other in others):
+        if any(self.before[other] >> tensor & 1 for tensor in outputs for other in others):
             return None
         return others | more
 
@@ -256,7 +256,7 @@ class LiveSetGame:
         elif known.peak <= asked.memory:
             return known
         held = bits(others)
-        ops = self._between(tensor, others, held) if self._before[tensor] & held else None
+        ops = self._between(tensor, others, held) if self.before[tensor] & held else None
         found = self._simulated(ops, tensor, others, asked) if ops else None
         if len(self._local) >= MOST_LOCAL_FOUND:
             self._local.clear()
@@ -270,7 +270,7 @@ class LiveSetGame:
         while stack:
             for read in self.reads[stack.pop()] - others:
                 writer = self.writers[read][0]
-                if self._before[read] & held and writer not in found:
+                if self.before[read] & held and writer not in found:
                     found.add(writer)
                     stack.append(writer)
             if len(found) > MOST_LOCAL:

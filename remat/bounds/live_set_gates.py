@@ -188,7 +188,7 @@ class GatedGame(LiveSetGame):
         if not others:
             return False
         makers = self._makers(gate, asked.memory)
-        free = [tensor for tensor in others if not self._before[tensor] & gate.touched]
+        free = [tensor for tensor in others if not self.before[tensor] & gate.touched]
         memory = asked.memory - gate.held
         needy = [
             tensor
@@ -200,7 +200,7 @@ class GatedGame(LiveSetGame):
         common = needy
         if all(makers[tensor] == -1 for tensor in numbers(gate.chain)) or any(tensor in free for tensor in needy):
             common = needy + [tensor for tensor in free if not self._alone(tensor, memory - self._unit, asked)]
-        sources = reduce(and_, (self._before[tensor] | 1 << tensor for tensor in common))
+        sources = reduce(and_, (self.before[tensor] | 1 << tensor for tensor in common))
         sources &= reduce(and_, (makers[tensor] for tensor in needy), ~(self._light | gate.touched))
         return not any(self.size[source] <= gate.room for source in numbers(sources))
 

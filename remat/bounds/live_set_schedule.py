@@ -35,7 +35,7 @@ class Computes:
         self._ops: list[int] = []
         self._live: set[int] = set()
         self._bytes, self._now = 0, 0
-        self._sources = [before.bit_count() for before in game._before]
+        self._sources = [each.bit_count() for each in game.before]
         never = len(game.order)
         self._uses: list[list[int]] = [[never] if tensor in game.kept else [] for tensor in range(len(game.size))]
         for place in range(len(game.order) - 1, -1, -1):

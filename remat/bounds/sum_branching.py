@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from remat.backends.highs.relaxation import cost_scale, pass_model, safe_bound
+from remat.backends.highs.relaxation import pass_model, safe_bound, with_small_costs
 from remat.bounds.reduced_costs import fixed_sides
 from remat.modeling.matrix import Matrix
 from remat.runtime.arrays import Bool, Float
@@ -150,14 +150,13 @@ class SumBranching:
         return Branched(self._floor, self._found)
 
     def _search(self) -> None:
-        scale = self._scale = cost_scale(self._rows)
-        passed = replace(self._rows, cost=self._rows.cost / scale)
+        passed, self._scale = with_small_costs(self._rows)
         pass_model(self._highspy, self._solver, passed, np.zeros_like(passed.integral), "branching")
         nothing, count = np.zeros(self.matrix.shape[1], dtype=np.bool_), self.sums.shape[0]
         unlimited = np.full(count, math.inf)
         self._add(_Node(-math.inf, 0, nothing, nothing, -unlimited, unlimited, np.zeros(0), None))
         self._solver.setOptionValue("presolve", "off")
-        self._solver.setOptionValue("objective_bound", (self.most - self.matrix.offset + 0.5) / scale)
+        self._solver.setOptionValue("objective_bound", (self.most - self.matrix.offset + 0.5) / self._scale)
         while self.open:
             self._floor = self.open[0].bound
             self.call.deadline.check()

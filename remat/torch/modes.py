@@ -47,16 +47,20 @@ HOOKS = (
 )  # fmt: skip
 
 
+def hooks_of(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes with the hooks of a module."""
+    return {name: module.__dict__[name] for name in HOOKS}
+
+
 def no_hooks() -> dict[str, Any]:
     """Return the attributes of a module without hooks."""
-    made = nn.Module().__dict__
-    return {name: made[name] for name in HOOKS}
+    return hooks_of(nn.Module())
 
 
 @contextmanager
 def without_hooks(module: nn.Module) -> Iterator[None]:
     """Call `module` without its own hooks in the block; those of its submodules run."""
-    before = {name: module.__dict__[name] for name in HOOKS}
+    before = hooks_of(module)
     module.__dict__.update(no_hooks())
     try:
         yield

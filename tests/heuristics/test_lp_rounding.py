@@ -1,5 +1,6 @@
 """LP rounding: certified schedules, lower bounds, published results."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -98,7 +99,7 @@ def test_repair_brings_roundings_within_the_budget():
 def test_suboptimal_interior_point_is_rounded(monkeypatch):
     """With costs as large as these, HiGHS's interior-point method stops with status "other"; no optimum is needed."""
     ended, relax = [], Highs.relax
-    monkeypatch.setattr("remat.backends.highs.relaxation.cost_scale", lambda matrix: 1.0)
+    monkeypatch.setattr("remat.backends.highs.relaxation.MOST_COST", math.inf)
     monkeypatch.setattr(Highs, "relax", lambda *arguments: ended.append(relax(*arguments)) or ended[-1])
     problem = Problem(ZOO["vgg16"](), "90%")
     options = LpRoundingOptions(allowances=(0.0,), thresholds=(0.5,), samples=0, algorithm="ipm")

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from remat.backends.base import Availability, Backend, Run, wheel_availability
 from remat.backends.bookkeeping import Bookkeeping
-from remat.backends.highs.relaxation import cost_scale, pass_model
+from remat.backends.highs.relaxation import pass_model, with_small_costs
 from remat.backends.results import Values, rounded
 from remat.errors import BackendError, ModelError
 from remat.io.files import write_atomic
@@ -181,7 +181,7 @@ class _Run(Run):
         self._highspy = highspy
         self._solver = highspy.Highs()
         self._step = _common_step(self.lowered.source)
-        self._scale = cost_scale(self.matrix)
+        self._passed, self._scale = with_small_costs(self.matrix)
         kinds = self._kinds = highspy.cb.HighsCallbackType
         self._logging, self._improving = int(kinds.kCallbackLogging), int(kinds.kCallbackMipImprovingSolution)
         self._mip_kinds = {self._improving, int(kinds.kCallbackMipInterrupt)}
@@ -209,8 +209,7 @@ class _Run(Run):
     def _load(self) -> None:
         """Pass the matrix, which takes seconds for a large one, and the hint."""
         matrix = self.matrix
-        passed = replace(matrix, cost=matrix.cost / self._scale)
-        pass_model(self._highspy, self._solver, passed, matrix.integral, self.lowered.source.name)
+        pass_model(self._highspy, self._solver, self._passed, matrix.integral, self.lowered.source.name)
         if self.books.hint is None or self.options.deadline.expired:
             return
         values = self.lowered.extend(self.books.hint)

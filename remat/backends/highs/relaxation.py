@@ -43,19 +43,23 @@ def pass_model(highspy: Any, solver: Any, matrix: Matrix, integral: NDArray[np.i
 MOST_COST = 2.0**20
 
 
-def cost_scale(matrix: Matrix) -> float:
-    """Return the power of two by which costs are divided for HiGHS, so that none exceeds :data:`MOST_COST`.
+def with_small_costs(matrix: Matrix) -> tuple[Matrix, float]:
+    """Return a matrix with costs of at most :data:`MOST_COST`, and the power of two by which they were divided.
 
     Examples
     --------
     >>> from remat.modeling import Model
     >>> model = Model("costs")
     >>> model.minimize(model.booleans("x", 2).index, [3, 2**22 + 1])
-    >>> cost_scale(to_matrix(model))
-    8.0
+    >>> small, scale = with_small_costs(to_matrix(model))
+    >>> small.cost.tolist(), scale
+    ([0.375, 524288.125], 8.0)
     """
     most = float(np.abs(matrix.cost).max(initial=0.0))
-    return 2.0 ** max(0, math.ceil(math.log2(most / MOST_COST))) if most > MOST_COST and math.isfinite(most) else 1.0
+    if not MOST_COST < most < math.inf:
+        return matrix, 1.0
+    scale = 2.0 ** math.ceil(math.log2(most / MOST_COST))
+    return replace(matrix, cost=matrix.cost / scale), scale
 
 
 #: Algorithms for linear programmes, by the values of HiGHS's option ``solver``.
@@ -195,8 +199,7 @@ def relax(
 ) -> Relaxation:
     """See :meth:`remat.backends.highs.Highs.relax`."""
     matrix = to_matrix(lowered.model, options.deadline)
-    scale = cost_scale(matrix)
-    passed = replace(matrix, cost=matrix.cost / scale)
+    passed, scale = with_small_costs(matrix)
     solver = highspy.Highs()
     given = {
         "output_flag": False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import itertools
 import logging
 import os
 import types
@@ -25,7 +24,7 @@ from remat.schedule.io import write_schedule
 from remat.schedule.traces.layers import LayerTable, layer_table
 from remat.solving.method import MethodLike
 from remat.torch.captured import Captured
-from remat.torch.modes import HOOKS, apart_from_step, no_hooks
+from remat.torch.modes import apart_from_step, hooks_of, no_hooks
 from remat.torch.private import C, pytree
 from remat.torch.rematerialized.autograd_function import no_transform
 from remat.torch.rematerialized.plan import MakesPlans, Plan, modes_of
@@ -185,8 +184,9 @@ class Rematerialized(nn.Module):
 
     def _has_gradient(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return True if a parameter or an argument requires a gradient; a frozen model has none to compute."""
-        tensors = itertools.chain(self.original.parameters(), pytree.tree_leaves((args, dict(kwargs))))
-        return any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors)
+        return any(each.requires_grad for each in self.original.parameters()) or any(
+            isinstance(each, torch.Tensor) and each.requires_grad for each in pytree.tree_leaves((args, dict(kwargs)))
+        )
 
     # torch.compile would partition the copies again, merge them, and draw other numbers for rerun dropout
     @torch.compiler.disable(reason="a rematerialized step runs as it is scheduled (see engine= of rematerialize)")  # type: ignore[untyped-decorator]
@@ -319,7 +319,7 @@ def convert(module: nn.Module, planner: MakesPlans | None, plans: Sequence[Plan]
     Hooks of the module run around its steps, and remain if it is restored. `plans`: steps made before.
     """
     original = object.__new__(type(module))
-    attributes = {**_attributes(module, list(plans), planner), **_hooks(module), "original": original}
+    attributes = {**_attributes(module, list(plans), planner), **hooks_of(module), "original": original}
     _become(original, type(module), {**module.__dict__, **no_hooks()})
     _become(module, _class_like(module.__class__), attributes)
     return cast("Rematerialized", module)
@@ -341,7 +341,7 @@ def restore(module: Rematerialized) -> nn.Module:
             "build the model again",
             "not-restored",
         )
-    _become(module, type(module.original), {**module.original.__dict__, **_hooks(module)})
+    _become_original(module)
     return cast("nn.Module", module)
 
 
@@ -349,8 +349,8 @@ def restore(module: Rematerialized) -> nn.Module:
 def as_before(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Give modules that :func:`convert` made their own classes and attributes in the block."""
     made = [(each, type(each), each.__dict__) for each in modules if isinstance(each, Rematerialized)]
-    for each, _, own in made:
-        _become(each, type(own["original"]), {**own["original"].__dict__, **_hooks(each)})
+    for each, *_ in made:
+        _become_original(each)
     try:
         yield
     finally:
@@ -358,8 +358,9 @@ def as_before(modules: Iterable[nn.Module]) -> Iterator[None]:
             _become(each, kind, own)
 
 
-def _hooks(module: nn.Module) -> dict[str, Any]:
-    return {name: module.__dict__[name] for name in HOOKS}
+def _become_original(module: Rematerialized) -> None:
+    """Set class and attributes to those of the original, with the hooks that the module has now."""
+    _become(module, type(module.original), {**module.original.__dict__, **hooks_of(module)})
 
 
 def _become(module: nn.Module, kind: type, attributes: Mapping[str, Any]) -> None:
