@@ -39,7 +39,8 @@ def pass_model(highspy: Any, solver: Any, matrix: Matrix, integral: NDArray[np.i
 
 
 #: Largest cost of a variable that HiGHS receives. Its tolerance for dual values is 1e-7; beyond 1e9, rounding errors
-#: exceed that, and the simplex method may not end: on ResNet-50 with ten events it takes 0.1 s, and minutes without.
+#: exceed that, and the simplex method may not end: on ResNet-50 with ten events it takes less than a second, and
+#: minutes without.
 MOST_COST = 2.0**20
 
 
