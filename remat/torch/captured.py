@@ -12,21 +12,23 @@ import torch
 
 from remat.errors import CaptureError
 from remat.graphs import ComputeGraph
+from remat.torch.distributed import Spread
 from remat.torch.private import pytree
 
 
 class Layout(NamedTuple):
-    """Shape, strides, type and device of a tensor, fake or real."""
+    """Shape, strides, type and device of a tensor, fake or real, and the placement of a distributed one."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    spread: Spread | None = None
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Layout:
         """Return the layout of a tensor."""
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device, Spread.of(tensor))
 
     def difference(self, other: Layout) -> str:
         """Describe the first difference of `other` from this layout; empty if both place all items alike.
@@ -42,6 +44,8 @@ class Layout(NamedTuple):
             mine, its = getattr(self, what), getattr(other, what)
             if mine != its:
                 return f"{what} {its}, not {mine}"
+        if self.spread != other.spread:
+            return f"placement {_placement(other.spread)}, not {_placement(self.spread)}"
         steps = zip(self.shape, self.strides, other.strides, strict=True)
         moved = any(mine != its for size, mine, its in steps if size > 1)
         return f"strides {other.strides}, not {self.strides}" if moved else ""
@@ -49,6 +53,10 @@ class Layout(NamedTuple):
     def empty(self) -> torch.Tensor:
         """Allocate an uninitialised tensor of this layout."""
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+
+
+def _placement(spread: Spread | None) -> str:
+    return "on one device" if spread is None else f"{spread.placements} on {spread.mesh.size()} devices"
 
 
 #: Op between forward and backward pass: it represents the use of the outputs, and writes the tangents.
@@ -71,6 +79,8 @@ class Input:
         Bytes of its storage; 0 if it is not a tensor.
     output : int or None
         Of a tangent: the position of its output among the results of kind ``"output"``.
+    spread : Spread or None
+        Placement of a distributed tensor (DTensor), whose local part is the placeholder's value.
     """
 
     node: torch.fx.Node
@@ -78,6 +88,7 @@ class Input:
     name: str
     size: int
     output: int | None = None
+    spread: Spread | None = None
 
 
 @dataclass(frozen=True)
@@ -94,12 +105,15 @@ class ResultValue:
         Position of the output as text, or the name of the parameter, buffer or input (see :class:`Input`).
     value : Any
         Return value of the module at this position if it is not a tensor.
+    spread : Spread or None
+        Placement of a distributed tensor (DTensor), whose local part is the node's value.
     """
 
     node: torch.fx.Node | None
     kind: str
     name: str
     value: Any = None
+    spread: Spread | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -200,6 +214,11 @@ class Captured(Traced):
     def results_of(self, kind: str) -> tuple[ResultValue, ...]:
         """Return the results of one kind, in order."""
         return tuple(each for each in self.results if each.kind == kind)
+
+    @cached_property
+    def gradient_spreads(self) -> Mapping[str, Spread]:
+        """Placements of gradients that are distributed tensors, by the name of the parameter or input."""
+        return {each.name: each.spread for each in self.results_of("gradient") if each.spread is not None}
 
     def homes_of(self, *kinds: str) -> frozenset[str]:
         """Return the tensors in which results of these kinds live."""

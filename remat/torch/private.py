@@ -35,6 +35,7 @@ PLACES = {
     "OrderedSet": "torch.utils._ordered_set:OrderedSet",
     "PyTorchFileWriter": "torch._C:PyTorchFileWriter",
     "SchedulerBuffer": "torch._inductor.scheduler:SchedulerBuffer",
+    "ShardingPropagator": "torch.distributed.tensor._sharding_prop:ShardingPropagator",
     "TorchDispatchMode": "torch.utils._python_dispatch:TorchDispatchMode",
     "TorchDynamoException": "torch._dynamo.exc:TorchDynamoException",
     "TracingContext": "torch._guards:TracingContext",
@@ -52,6 +53,7 @@ PLACES = {
     "enable_python_dispatcher": "torch._dispatch.python:enable_python_dispatcher",
     "fsdp_state": "torch.distributed.fsdp._fully_shard._fsdp_state:_get_module_fsdp_state",
     "functorch_config": "torch._functorch.config",
+    "functional_collectives": "torch.distributed._functional_collectives",
     "get_hash_for_files": "torch._inductor.custom_graph_pass:get_hash_for_files",
     "inductor_config": "torch._inductor.config",
     "inductor_ir": "torch._inductor.ir",
@@ -63,6 +65,7 @@ PLACES = {
     "pytree": "torch.utils._pytree",
     "record_original_output_strides": "torch._inductor.compile_fx:record_original_output_strides",
     "reparametrize_module": "torch.nn.utils.stateless:_reparametrize_module",
+    "resolve_process_group": "torch.distributed.distributed_c10d:_resolve_process_group",
     "select_decomp_table": "torch._inductor.decomposition:select_decomp_table",
     "setup_stacktrace_preservation_hooks": (
         "torch._functorch._aot_autograd.logging_utils:setup_stacktrace_preservation_hooks"

@@ -18,6 +18,7 @@ from remat.torch.capture.explaining import explained, quiet_torch
 from remat.torch.capture.fakes import FakeWorld, grouped_products, without_onednn
 from remat.torch.capture.recording import differentiable
 from remat.torch.costs.calls import storage_key
+from remat.torch.distributed import Spread, is_distributed, local_part, tangent_of
 from remat.torch.private import TorchDispatchMode, pytree
 from remat.torch.rematerialized.plan import Autocast, autocast_state
 
@@ -121,7 +122,7 @@ class _Recorded:
         if hidden or forward not in self._kinds:
             wanted = [*self._block.parameters(), *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))]
             wanted = [each for each in wanted if each.requires_grad]
-            tangents = [torch.empty_like(root) for root in roots]
+            tangents = [tangent_of(root, torch.empty_like(local_part(root))) for root in roots]
             found = torch.autograd.grad(roots, wanted, tangents, allow_unused=True)
             ops.note("gradients", [ops.token(each) for each in found])
             if hidden:
@@ -199,6 +200,8 @@ class _Ops(TorchDispatchMode):
     ) -> Any:
         if func is DEVICE:
             return func(*args)
+        if any(map(is_distributed, tensors_in((args, kwargs or {})))):
+            return NotImplemented  # its ops on local parts come here in turn
         read = self._described((args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
         for each in tensors_in(result):
@@ -219,6 +222,8 @@ class _Ops(TorchDispatchMode):
         """Describe a value: a tensor by its storage and layout."""
         if not isinstance(leaf, torch.Tensor):
             return repr(leaf)
+        if (spread := Spread.of(leaf)) is not None:
+            return f"{spread.placements} of {self.token(local_part(leaf))}"
         key = storage_key(leaf)
         if key not in self._numbers:  # read by the block, and neither its own nor an argument
             self._named(leaf, self._attributes.get(id(leaf), f"tensor at {id(leaf)}"))
@@ -234,6 +239,6 @@ class _Ops(TorchDispatchMode):
         return self._digest.hexdigest()
 
     def _named(self, tensor: torch.Tensor, name: str) -> str:
-        self._numbers[storage_key(tensor)] = name
-        self._held.append(tensor)  # its storage's address is not used again
+        self._numbers[storage_key(local_part(tensor))] = name
+        self._held.append(local_part(tensor))  # its storage's address is not used again
         return self.token(tensor)

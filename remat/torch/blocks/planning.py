@@ -21,6 +21,7 @@ from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule
 from remat.solving.training_steps import costs_text
+from remat.torch.agreement import Agreement
 from remat.torch.blocks.calls import Call, record_calls
 from remat.torch.blocks.composing import Composed, compose
 from remat.torch.blocks.remainder import BlockOp, capture_remainder
@@ -63,28 +64,30 @@ def plan_blocks(
     Raise CaptureError if the model or a block cannot be captured, and ProblemError if the budget is too small.
     """
     clock = _Clock()
-    world = FakeWorld.of(model, tuple(args), kwargs)
-    calls = record_calls(world, blocks, (tuple(args), dict(kwargs)))
+    world = FakeWorld.of(model, tuple(args), kwargs, distributed=True)
+    calls = _numbered(record_calls(world, blocks, (tuple(args), dict(kwargs))))
     clock.take("calls")
     kinds = {kind: _step(next(call for call in calls if call.kind == kind), settings) for kind in _kinds(calls)}
     ops = [BlockOp.of(call, kinds[call.kind].captured) for call in calls]
     rest = capture_remainder(model, world.args, world.kwargs, ops, costs=settings.costs, workspaces=settings.workspaces)
     composed = compose(rest)
+    processes = Agreement.of([*(kind.captured for kind in kinds.values()), rest.captured])
+    composed = dataclasses.replace(composed, graph=processes.graph(composed.graph, [call.kind for call in calls]))
     clock.take("capture")
     problem = Problem(
         composed.graph, settings.budget, OrderRule.FIXED, composed.once or None,
         count_constant_memory=settings.constants_counted,
     )  # fmt: skip
     deadline = Deadline.after(settings.time_limit)
-    options = _options(problem, composed.groups, [call.kind for call in calls], settings, deadline)
+    options = processes.once(
+        lambda: _options(problem, composed.groups, [call.kind for call in calls], settings, deadline)
+    )
     parts = [
         Part(group, [translated(each, numbers(group)) for each in options[call.kind]], (call.kind, call.block))
         for group, call in zip(composed.groups, calls, strict=True)
     ]
     clock.take("options")
-    division = divide(problem, parts, deadline)
-    if division is None:
-        raise _too_small(problem, parts, deadline)
+    division = processes.once(lambda: _divided(problem, parts, deadline))
     clock.take("choice")
     plans, states, choices = _plans(composed, calls, ops, parts, division, kinds, settings)
     clock.take("wrap")
@@ -122,6 +125,12 @@ class _Kind:
     attributes: Attributes
 
 
+def _numbered(calls: Sequence[Call]) -> list[Call]:
+    """Return calls whose kinds are numbers in their order: digests differ from process to process."""
+    known = {kind: str(number) for number, kind in enumerate(_kinds(calls))}
+    return [dataclasses.replace(call, kind=known[call.kind]) for call in calls]
+
+
 def _kinds(calls: Sequence[Call]) -> list[str]:
     return list(dict.fromkeys(call.kind for call in calls))
 
@@ -156,6 +165,14 @@ def _options(
         measured = farthest_first(options_of(part, GRID, effort, share), OPTIONS)
         found[kind] = [each.option for each in measured if each.option.backward is not None or part.outside is None]
     return found
+
+
+def _divided(problem: Problem, parts: Sequence[Part], deadline: Deadline) -> Division:
+    """Divide the budget; raise ProblemError with the least peak if it is too small."""
+    division = divide(problem, parts, deadline)
+    if division is None:
+        raise _too_small(problem, parts, deadline)
+    return division
 
 
 def _too_small(problem: Problem, parts: Sequence[Part], deadline: Deadline) -> RematError:

@@ -14,6 +14,7 @@ from remat.errors import CaptureError
 from remat.torch.blocks.calls import Call
 from remat.torch.capture import capture
 from remat.torch.captured import Captured, Layout, ResultValue
+from remat.torch.distributed import to_local
 from remat.torch.execute.step import returned
 from remat.torch.modes import kept_attributes
 from remat.torch.private import pytree
@@ -58,6 +59,15 @@ class BlockOp:
         for each in captured.results_of("mutation"):
             if ("input", each.name) in inputs:
                 raise CaptureError(f"block {call.path!r} changes its argument {each.name} in place")
+        for own in captured.inputs:
+            gradient = captured.gradient_spreads.get(own.name)
+            if own.spread is not None and gradient is not None and gradient.part_shape != own.spread.part_shape:
+                raise CaptureError(
+                    f"the gradient of {own.kind} {own.name!r} of block {call.path!r} has another placement "
+                    f"({gradient.placements}) than the tensor ({own.spread.placements}), and parts of other shapes: "
+                    "leave this module out of the blocks, or rematerialize the whole model",
+                    "gradient-placement",
+                )
         tangent_of = {each.output: k for k, each in enumerate(captured.inputs_of("tangent"))}
         results = captured.results_of("output")
         outputs = tuple(
@@ -157,21 +167,28 @@ class _Stub:
         self.calls += 1
         leaves = pytree.tree_leaves((args, kwargs))
         state = dict(op.call.block.named_parameters()) | dict(op.call.block.named_buffers())
-        tensors = [leaves[int(name)] if kind == "input" else state[name] for kind, name in op.inputs]
+        spreads = op.captured.gradient_spreads
+        tensors = [
+            to_local(leaves[int(name)] if kind == "input" else state[name], spreads.get(name))
+            for kind, name in op.inputs
+        ]  # fmt: skip
         made = dict(zip(op.outputs, block_op(tensors, number), strict=True))
         values: list[Any] = []
         known: dict[torch.fx.Node, Any] = {}
         for each in op.captured.inputs:
             if each.kind != "tangent":
-                known[each.node] = leaves[int(each.name)] if each.kind == "input" else state.get(each.name)
+                value = leaves[int(each.name)] if each.kind == "input" else state.get(each.name)
+                known[each.node] = to_local(value, spreads.get(each.name))
         for position, result in enumerate(op.captured.results_of("output")):
             if result.node is None:
                 values.append(result.value)
-            elif position not in made:
-                values.append(view_of(result.node, known))
+                continue
+            if position not in made:
+                value = view_of(result.node, known)
             else:
                 differentiable = op.tangents[op.outputs.index(position)] is not None
-                values.append(made[position] if differentiable else made[position].detach())
+                value = made[position] if differentiable else made[position].detach()
+            values.append(value if result.spread is None else result.spread.tensor(value))
         return returned(op.captured, values)
 
 

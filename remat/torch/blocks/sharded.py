@@ -9,45 +9,55 @@ from typing import Any
 import torch
 from torch import nn
 
-from remat.torch.capture.fakes import is_sharded
-from remat.torch.modes import without_hooks
-from remat.torch.private import FakeTensorMode, fsdp_state, pytree, reparametrize_module
+from remat.torch.distributed import fsdp_modules, fsdp_parameters
+from remat.torch.modes import HOOKS, hooks_of
+from remat.torch.private import FakeTensorMode, pytree, reparametrize_module
 
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Give a model that ``fully_shard`` wraps fake whole parameters in the block, and casts instead of its hooks.
+    """Give a model that ``fully_shard`` wraps fake gathered parameters in the block, and casts instead of its hooks.
 
-    Nothing is communicated, and no memory is needed. Parameters that another axis of a mesh shards remain sharded.
+    Nothing is communicated, and no memory is needed. Parameters of tensor parallelism remain distributed over its mesh.
     """
-    policies = _policies(model)
-    if not policies:
+    states = fsdp_modules(model)
+    if not states:
         yield
         return
     mode, state = FakeTensorMode(allow_non_fake_inputs=True), {}
+    known = {id(each): spread for each, spread in fsdp_parameters(list(states.values()))}
     for name, each in model.named_parameters():
-        if not is_sharded(each) or sum(placement.is_shard() for placement in each.placements) > 1:
+        if id(each) not in known:
             continue
-        owner = max((path for path in policies if not path or name.startswith(path + ".")), key=len)
-        dtype = policies[owner].param_dtype if each.is_floating_point() else None
+        spread = known[id(each)]
+        owner = max((path for path in states if not path or name.startswith(path + ".")), key=len)
+        dtype = states[owner]._mp_policy.param_dtype if each.is_floating_point() else None
+        shape = each.shape if spread is None else spread.part_shape
         with mode:
-            whole = torch.empty(each.shape, dtype=dtype or each.dtype, device=each.device)
+            part = torch.empty(shape, dtype=dtype or each.dtype, device=each.device)
+        whole = part if spread is None else spread.leaf(part, requires_grad=False)
         state[name] = whole.requires_grad_(each.requires_grad)
     with ExitStack() as stack:
-        for path, policy in policies.items():
+        for path, own in states.items():
             part = model.get_submodule(path)
-            stack.enter_context(without_hooks(part))
-            _add_casts(part, policy)
+            stack.enter_context(_without_hooks_of(own, part))
+            _add_casts(part, own._mp_policy)
         stack.enter_context(reparametrize_module(model, state, tie_weights=True, stack_weights=True))
         yield
 
 
-def _policies(model: nn.Module) -> dict[str, Any]:
-    """Return the policies of mixed precision by path."""
-    if not torch.distributed.is_available():
-        return {}
-    kind = torch.distributed.fsdp.FSDPModule
-    return {path: fsdp_state(part)._mp_policy for path, part in model.named_modules() if isinstance(part, kind)}
+@contextmanager
+def _without_hooks_of(state: Any, part: nn.Module) -> Iterator[None]:
+    """Call a module without the hooks of FSDP2 in the block; all others run."""
+    before = hooks_of(part)
+    for name in HOOKS:
+        if isinstance(before[name], dict):
+            kept = {k: each for k, each in before[name].items() if getattr(each, "__self__", None) is not state}
+            part.__dict__[name] = type(before[name])(kept)
+    try:
+        yield
+    finally:
+        part.__dict__.update(before)
 
 
 def _add_casts(part: nn.Module, policy: Any) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.costs.calls import storage_key
+from remat.torch.distributed import COLLECTIVES, is_distributed, local_part, plain_collectives
 from remat.torch.modes import kept_attributes
 from remat.torch.private import FakeTensor, FakeTensorMode, TorchDispatchMode, pytree
 
@@ -29,18 +30,19 @@ def concrete_world(world: FakeWorld, given: tuple[Any, Any] | None) -> Iterator[
     args, kwargs = fake if given is None else pytree.tree_map(concrete, given, fake)
     buffers = dict(world.module.named_buffers())
     state = {name: concrete(buffers.get(name), each) for name, each in world.state.items()}
-    with kept_attributes(world.module), world.swapped(state), mode, torch.enable_grad():
+    whole = plain_collectives() if world.is_distributed else nullcontext()
+    with kept_attributes(world.module), world.swapped(state), whole, mode, torch.enable_grad():
         yield mode, args, kwargs
 
 
 def concrete(real: Any, fake: Any) -> Any:
     """Return a copy of a small tensor without gradient, `fake` for anything else."""
-    keeps = isinstance(real, torch.Tensor) and _is_small(real) and not real.requires_grad
+    keeps = isinstance(real, torch.Tensor) and not is_distributed(real) and _is_small(real) and not real.requires_grad
     return real.detach().clone() if keeps else fake
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    return not isinstance(tensor, FakeTensor) and tensor.untyped_storage().nbytes() <= LARGEST
+    return not isinstance(local_part(tensor), FakeTensor) and tensor.untyped_storage().nbytes() <= LARGEST
 
 
 class Concrete(TorchDispatchMode):
@@ -65,7 +67,10 @@ class Concrete(TorchDispatchMode):
             return args[0].device  # without a mode
         kwargs = kwargs or {}
         given = tensors_in((args, kwargs))
-        random = torch.Tag.nondeterministic_seeded in func.tags
+        if any(map(is_distributed, given)):
+            return NotImplemented  # its ops on local parts come here in turn
+        # a collective would wait for processes that capture nothing
+        random = torch.Tag.nondeterministic_seeded in func.tags or func.namespace in COLLECTIVES
         if given and not random and all(map(self._has_values, given)):
             return self._run(func, args, kwargs)
         for declared, value in zip(func._schema.arguments, args, strict=False):
@@ -82,7 +87,8 @@ class Concrete(TorchDispatchMode):
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake tensor in place of one with values."""
-        return tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor, static_shapes=True)
+        is_fake = isinstance(local_part(tensor), FakeTensor)
+        return tensor if is_fake else self._mode.from_tensor(tensor, static_shapes=True)
 
     def _has_values(self, tensor: torch.Tensor) -> bool:
         return _is_small(tensor) and storage_key(tensor) not in self._lost

@@ -88,7 +88,7 @@ def capture(  # noqa: PLR0913 - independent options of users
     if not isinstance(module, torch.nn.Module):
         raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}", "no-module")
     whole = module if loss is None else WithLoss(module, loss)
-    world = FakeWorld.of(whole, args, kwargs)
+    world = FakeWorld.of(whole, args, kwargs, distributed=True)
     model = cost_model(costs)
     meta: dict[str, Any] = {}
     with quiet_torch(), without_onednn(), grouped_products(), whole_ops():
@@ -113,6 +113,10 @@ def capture(  # noqa: PLR0913 - independent options of users
 
 def _training(world: FakeWorld, route: str, meta: dict[str, Any]) -> Traced:
     """Trace a training step; if the first of two routes fails, store the reason in `meta`."""
+    if route == "joint" and world.is_distributed:
+        raise CaptureError("distributed tensors (DTensor) are captured by route 'make_fx'", "route")
+    if world.is_distributed:
+        return _recorded(world)
     if route != "make_fx":
         from remat.torch.capture.joint import trace_joint  # imports Dynamo, which takes two seconds
 

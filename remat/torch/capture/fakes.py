@@ -6,10 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from remat.errors import CaptureError
+from remat.torch.distributed import (
+    Spread,
+    described,
+    fsdp_modules,
+    fsdp_parameters,
+    is_distributed,
+    local_part,
+)
 from remat.torch.private import (
     DispatchKey,
     FakeTensor,
@@ -144,11 +153,16 @@ class FakeWorld:
         """Fake buffers."""
         return {name: self.state[name] for name, _ in self.module.named_buffers()}
 
+    @property
+    def is_distributed(self) -> bool:
+        """True if a parameter, buffer or argument is a distributed tensor."""
+        return any(map(is_distributed, (*self.state.values(), *pytree.tree_leaves((self.args, dict(self.kwargs))))))
+
     def unread(self, read: Iterable[str]) -> dict[str, int]:
         """Return the bytes of parameters and of buffers whose names are not in `read`."""
         names = set(read)
         return {
-            kind: sum(tensor.untyped_storage().nbytes() for name, tensor in own.items() if name not in names)
+            kind: sum(local_part(each).untyped_storage().nbytes() for name, each in own.items() if name not in names)
             for kind, own in (("parameter", self.parameters), ("buffer", self.buffers))
         }
 
@@ -161,14 +175,22 @@ class FakeWorld:
         """
         given = dict(self.state if state is None else state)
         # stacked: a submodule that occurs twice is swapped twice, and its own tensors are restored last
-        with reparametrize_module(self.module, given, tie_weights=True, stack_weights=True):
+        with (
+            reparametrize_module(self.module, given, tie_weights=True, stack_weights=True),
+            patch.object(torch.Tensor, "register_post_accumulate_grad_hook", _refuse_hook),
+        ):
             yield self.module
 
     @classmethod
-    def of(cls, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> FakeWorld:
+    def of(
+        cls, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None, *, distributed: bool = False
+    ) -> FakeWorld:
         """Make fake tensors for a module and its arguments; the module remains unchanged.
 
-        Raise CaptureError if `args` is not a tuple, or a tensor is on the meta device, of another fake mode or sharded.
+        `distributed`: True if distributed tensors are allowed. Their local parts are fake then.
+
+        Raise CaptureError if `args` is not a tuple, or a tensor is on the meta device, of another fake mode, sharded by
+        FSDP2, or distributed unevenly.
         """
         if not isinstance(args, tuple | list):
             raise _no_tuple(args)
@@ -177,18 +199,21 @@ class FakeWorld:
         named = [(f"parameter or buffer {name!r}", tensor) for name, tensor in own.items()]
         named += [(f"sample argument {k}", leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         mode: FakeTensorMode | None = None
+        gathered_later = {id(each) for each, _ in fsdp_parameters(list(fsdp_modules(module).values()))}
         for what, tensor in named:
+            if id(tensor) in gathered_later:
+                raise CaptureError(
+                    f"{what} is sharded ({described(tensor)}): call rematerialize before fully_shard, or "
+                    "rematerialize_blocks, also after it",
+                    "sharded",
+                )
+            _check_distributed(what, tensor, distributed)
+            tensor = local_part(tensor)
             if tensor.device.type == "meta":
                 raise CaptureError(
                     f"{what} is on the meta device, whose kernels are no machine's; make the module under "
                     "remat.torch.fake_tensors() instead, which needs no memory either",
                     "meta-device",
-                )
-            if is_sharded(tensor):
-                raise CaptureError(
-                    f"{what} is sharded ({sharding(tensor)}): call rematerialize before fully_shard, or "
-                    "rematerialize_blocks, also after it; modules of parallelize_module cannot be captured",
-                    "sharded",
                 )
             if isinstance(tensor, FakeTensor):
                 if mode is not None and tensor.fake_mode is not mode:
@@ -203,18 +228,43 @@ class FakeWorld:
         return cls(module, mode, new_args, new_kwargs, state)
 
 
-def is_sharded(tensor: Any) -> bool:
-    """Return True for a distributed tensor, of which this process has a part."""
-    return type(tensor).__name__ == "DTensor"
+def refuse_distributed(module: torch.nn.Module) -> None:
+    """Raise CaptureError if a parameter or buffer of a module is a distributed tensor."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        _check_distributed(f"parameter or buffer {name!r}", tensor, allowed=False)
 
 
-def sharding(tensor: Any) -> str:
-    """Describe the placement of a distributed tensor."""
-    names = ", ".join(repr(each) for each in tensor.placements)
-    return f"DTensor, {names} on {tensor.device_mesh.size()} devices"
+def _check_distributed(what: str, tensor: torch.Tensor, allowed: bool) -> None:
+    """Refuse a distributed tensor that is not allowed, or whose parts differ in size."""
+    spread = Spread.of(tensor)
+    if spread is None:
+        return
+    if not allowed:
+        raise CaptureError(
+            f"{what} is distributed ({described(tensor)}), which only capture, rematerialize and rematerialize_blocks "
+            "take",
+            "distributed",
+        )
+    if not spread.is_even:
+        raise CaptureError(
+            f"{what} of shape {spread.shape} is sharded unevenly ({described(tensor)}): all processes run one "
+            "schedule, so their parts must have one shape",
+            "uneven-shards",
+        )
+
+
+def _refuse_hook(tensor: torch.Tensor, _: Any) -> None:
+    raise CaptureError(
+        f"forward registers a hook on a parameter of shape {tuple(tensor.shape)} (register_post_accumulate_grad_hook), "
+        "which a captured step would not: register it outside of forward",
+        "forward-hook",
+    )
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    spread = Spread.of(tensor)
+    if spread is not None:
+        return spread.leaf(_fake(mode, local_part(tensor).detach()), requires_grad=tensor.requires_grad)
     if isinstance(tensor, FakeTensor):
         return tensor
     if not tensor.is_leaf:

@@ -19,6 +19,7 @@ from remat.torch.capture.explaining import module_paths, source_line
 from remat.torch.capture.traced import storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured, Traced
 from remat.torch.costs import CostModel
+from remat.torch.distributed import is_wait
 
 aten = torch.ops.aten
 #: Losses whose kernel computes all terms, then shrinks that tensor to one number in place.
@@ -41,7 +42,8 @@ def with_real_memory(traced: Traced) -> Traced:
     """Correct the sizes of fake values, and release early memory that real kernels retain needlessly.
 
     A loss reduced to one number is copied out of the memory of its terms. A value copied into a part of a tensor is
-    read directly: ``aten.copy`` would first clone the memory of the whole tensor.
+    read directly: ``aten.copy`` would first clone the memory of the whole tensor. A collective has the memory of its
+    result until it has ended.
     """
     graph, moved = traced.module.graph, {}
     for node in list(graph.nodes):
@@ -59,6 +61,8 @@ def with_real_memory(traced: Traced) -> Traced:
                     source.meta = meta
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+        elif is_wait(node):
+            _share_value(node.args[0], node.meta["val"])
         elif node.target is aten.copy.default or node.target in _SCATTERS:
             base = node.args[0].meta["val"]
             if not any(stride == 0 and length > 1 for stride, length in zip(base.stride(), base.shape, strict=True)):
@@ -67,6 +71,16 @@ def with_real_memory(traced: Traced) -> Traced:
     return replace(
         traced, results=tuple(replace(each, node=moved.get(each.node, each.node)) for each in traced.results)
     )
+
+
+def _share_value(node: Any, value: torch.Tensor) -> None:
+    """Give a collective the value of its wait, which returns its argument; fake kernels make two."""
+    node.meta["val"] = value
+    if node.target is operator.getitem:
+        maker, place = node.args
+        values = list(maker.meta["val"])
+        values[place] = value
+        maker.meta["val"] = values
 
 
 def _copied_out(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
@@ -172,6 +186,7 @@ def lower(
             storages.constant(node, "buffer")
         elif node.op == "call_function":
             _refuse_symbols(node)
+            refuse_offsets(node)
             written = storages.written(node)
             backward = node in behind or node.meta.get("partitioner_tag") == "is_backward"
             if not written:
@@ -290,6 +305,16 @@ def _refuse_symbols(node: torch.fx.Node) -> None:
             line = source_line(node)
             where = f" ({line[0]}, line {line[1]})" if line else ""
             raise CaptureError(f"a number or a size depends on the values of tensors: {node.target}{where}")
+
+
+def refuse_offsets(node: torch.fx.Node) -> None:
+    """Refuse random ops on distributed tensors of a GPU: they set the generator themselves."""
+    if str(node.target) == "run_dtensor_rng_op":
+        raise CaptureError(
+            f"random op {node.name!r} runs on a distributed tensor, with offsets of PyTorch that a recomputation would "
+            "not repeat: make its input local before (use_local_output=True)",
+            "distributed-random",
+        )
 
 
 def _facts(nodes: Sequence[torch.fx.Node], paths: dict[torch.fx.Node, str]) -> dict[str, Any]:

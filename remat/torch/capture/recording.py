@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -17,6 +17,7 @@ from remat.errors import CaptureError
 from remat.torch.capture.fakes import FakeWorld
 from remat.torch.capture.traced import opaque, storage_bytes
 from remat.torch.captured import Input, ResultValue, Traced
+from remat.torch.distributed import Spread, local_part, tangent_of
 from remat.torch.modes import kept_attributes
 from remat.torch.private import (
     DisableAutocast,
@@ -40,6 +41,8 @@ class _Recorder:
     world: FakeWorld
     training: bool
     names: list[tuple[str, str]]
+    leaves: list[torch.Tensor]
+    """Parameters, buffers and arguments of :attr:`names`, fake; some may be distributed."""
     tangents: int = 0
     accumulate: bool = False
     results: list[ResultValue] = field(default_factory=list)
@@ -54,8 +57,12 @@ class _Recorder:
         found, self.spec = pytree.tree_flatten(self.world.module(*args, **kwargs))
         return list(found)
 
-    def step(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """Return outputs of the forward pass, then gradients; the last tensors are the tangents."""
+    def step(self, *parts: torch.Tensor) -> list[torch.Tensor]:
+        """Return outputs of the forward pass, then gradients; the last tensors are the tangents.
+
+        Distributed tensors come and are returned as their local parts.
+        """
+        tensors = [*map(_like, self.leaves, parts), *parts[len(self.leaves) :]]
         state = {name: t for (kind, name), t in zip(self.names, tensors, strict=False) if kind != "input"}
         with self.world.swapped(state), _module_stacks(self.world.module):
             leaves = self.outputs(tensors)
@@ -63,13 +70,13 @@ class _Recorder:
             # an output that is a parameter or an input stays as it is: a caller's gradient must reach it
             found = [leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.grad_fn else leaf for leaf in leaves]
             self.results = [
-                ResultValue(None, "output", str(k), None if isinstance(leaf, torch.Tensor) else leaf)
+                ResultValue(None, "output", str(k), None if isinstance(leaf, torch.Tensor) else leaf, Spread.of(leaf))
                 for k, leaf in enumerate(leaves)
             ]
             values = [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
             if self.training:
                 values += self._gradients(leaves, tensors)
-        return values
+        return [local_part(each) for each in values]
 
     def _gradients(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         roots = differentiable(leaves)
@@ -80,11 +87,11 @@ class _Recorder:
         ]
         fx_traceback.current_meta.update(partitioner_tag="is_backward")
         setup_stacktrace_preservation_hooks([root.grad_fn for root in roots if root.grad_fn is not None])
-        given = tensors[len(tensors) - self.tangents :]
+        given = map(tangent_of, roots, tensors[len(tensors) - self.tangents :])
         with DisableAutocast():  # as in a backward pass after the autocast block
-            found = _gradients_of(roots, [tensor for _, tensor in wanted], given, self.accumulate)
+            found = _gradients_of(roots, [tensor for _, tensor in wanted], list(given), self.accumulate)
         self.results += [
-            ResultValue(None, "gradient", name, None if each is None else ...)
+            ResultValue(None, "gradient", name, None if each is None else ..., Spread.of(each))
             for (name, _), each in zip(wanted, found, strict=True)
         ]
         return [each for each in found if each is not None]
@@ -109,20 +116,23 @@ def _traced(world: FakeWorld, training: bool, *, accumulate: bool) -> Traced:
     named = [("parameter", name, tensor) for name, tensor in world.parameters.items()]
     named += [("buffer", name, tensor) for name, tensor in world.buffers.items()]
     named += [("input", str(k), leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    recorder = _Recorder(world, training, [(kind, name) for kind, name, _ in named], accumulate=accumulate)
-    tensors = [tensor for *_, tensor in named]
+    given = [tensor for *_, tensor in named]
+    recorder = _Recorder(world, training, [(kind, name) for kind, name, _ in named], given, accumulate=accumulate)
+    tensors = [local_part(tensor) for tensor in given]
     positions: list[int] = []
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(training))
         stack.enter_context(fx_traceback.preserve_node_meta())
         if training:
             with world.mode, world.swapped():
-                outputs = recorder.outputs(tensors)
+                outputs = recorder.outputs(given)
             torch.clear_autocast_cache()  # otherwise the trace misses cached casts
             roots = differentiable(outputs)
             positions = [next(k for k, leaf in enumerate(outputs) if leaf is root) for root in roots]
             with world.mode:
-                tensors += [torch.empty_like(root, memory_format=torch.contiguous_format) for root in roots]
+                tensors += [
+                    torch.empty_like(local_part(root), memory_format=torch.contiguous_format) for root in roots
+                ]  # fmt: skip
             recorder.tangents = len(roots)
             outputs = roots = []
             # as in torch.compile: batch norm then declares that it changes its statistics
@@ -131,11 +141,13 @@ def _traced(world: FakeWorld, training: bool, *, accumulate: bool) -> Traced:
         recorded = trace(*tensors)
     _mirror(recorded.graph)
     functional = _functional(recorded, [tensor.detach() for tensor in tensors])
-    known: list[tuple[str, str, int | None]] = [(kind, name, None) for kind, name in recorder.names]
-    known += [("tangent", str(k), k) for k in positions]
+    known: list[tuple[str, str, int | None, Spread | None]] = [
+        (kind, name, None, Spread.of(tensor)) for kind, name, tensor in named
+    ]
+    known += [("tangent", str(k), k, None) for k in positions]
     inputs = [
-        Input(node, kind, name, storage_bytes(node.meta.get("val")), output)
-        for (kind, name, output), node in zip(known, functional.graph.find_nodes(op="placeholder"), strict=True)
+        Input(node, kind, name, storage_bytes(node.meta.get("val")), output, spread)
+        for (kind, name, output, spread), node in zip(known, functional.graph.find_nodes(op="placeholder"), strict=True)
     ]
     return Traced(
         module=functional,
@@ -144,6 +156,12 @@ def _traced(world: FakeWorld, training: bool, *, accumulate: bool) -> Traced:
         outputs_spec=recorder.spec,
         route="make_fx",
     )
+
+
+def _like(leaf: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of a step as its module receives it: a distributed one from its local part."""
+    spread = Spread.of(leaf)
+    return part if spread is None else spread.leaf(part, requires_grad=leaf.requires_grad)
 
 
 def differentiable(leaves: Sequence[Any]) -> list[torch.Tensor]:
@@ -261,7 +279,8 @@ def _results(
     results = []
     for each in wanted:
         there = each.value is None if each.kind == "output" else each.value is not None
-        results.append(ResultValue(next(nodes) if there else None, each.kind, each.name, None if there else each.value))
+        node, value = (next(nodes), None) if there else (None, each.value)
+        results.append(replace(each, node=node, value=value))
     names = {each.node: each.name for each in inputs}
     for node in list(graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)):
         target, source = node.args[:2]

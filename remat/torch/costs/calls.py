@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from remat.errors import MeasurementError
+from remat.torch.distributed import COLLECTIVES
 from remat.torch.private import OpOverload, pytree
 
 
@@ -60,6 +61,11 @@ class Call:
     def mutates(self) -> bool:
         """True if it writes into an argument."""
         return isinstance(self.target, OpOverload) and self.target._schema.is_mutable
+
+    @cached_property
+    def communicates(self) -> bool:
+        """True for a collective: other processes take part."""
+        return isinstance(self.target, OpOverload) and self.target.namespace in COLLECTIVES
 
     @cached_property
     def free(self) -> bool:

@@ -187,7 +187,7 @@ def count_flops(call: Call) -> int | None:
     key, outputs, inputs = call.key, call.outputs, call.inputs
     written = outputs[0].numel() if outputs else inputs[0].numel() if inputs else 1
     read = inputs[0].numel() if inputs else written
-    if key in PER_TRAFFIC:
+    if key in PER_TRAFFIC or call.communicates:
         return _elements(call)
     if key in PER_INPUT:
         return read * PER_INPUT[key]

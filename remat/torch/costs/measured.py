@@ -39,7 +39,7 @@ def measure_distinct(
     """Measure calls: equal ones once, and those with stored results not at all.
 
     The caller's random numbers are unaffected. The result has a number per call: None, with a remark, if it cannot run;
-    0 if it is free.
+    0 if it is free, or a collective, for which other processes would have to wait.
 
     Raise MeasurementError if no time is left; finished measurements are kept, also after any other error. Also raise
     it if there is no GPU for ops that need one.
@@ -59,7 +59,7 @@ def measure_distinct(
     if kind == "cuda" and not torch.cuda.is_available():
         raise MeasurementError("ops on a GPU cannot be measured here: PyTorch finds none on this machine", "no-gpu")
     store, clock = Store(kind), Deadline.of(deadline)
-    keys = [None if call.free else key_of(what, call) for call in calls]
+    keys = [None if call.free or call.communicates else key_of(what, call) for call in calls]
     pending = {key: call for key, call in zip(keys, calls, strict=True) if key is not None and key not in store}
     total, measured = len(pending), dict[str, Callable[[], int]]()
     try:
@@ -123,7 +123,8 @@ class Measured(CostModel):
     shapes, strides, types, other arguments) run once. Results are stored in the user's cache folder, for each version
     of PyTorch, device and number of threads. Memory: the tensors of one op.
 
-    An op that cannot run alone costs its time by this machine's roofline, with a :class:`CostRemark` that names it.
+    An op that cannot run alone costs its time by this machine's roofline, with a :class:`CostRemark` that names it. So
+    does a collective, without a remark.
 
     Parameters
     ----------
@@ -165,7 +166,8 @@ class Measured(CostModel):
         )
         roofline = Roofline()
         return [
-            roofline.nanoseconds(call) if known is None else known for call, known in zip(calls, found, strict=True)
+            roofline.nanoseconds(call) if known is None or call.communicates else known
+            for call, known in zip(calls, found, strict=True)
         ]
 
 

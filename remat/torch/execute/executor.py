@@ -95,6 +95,13 @@ class Executor:
 
     def __init__(self, captured: Captured, schedule: Schedule, rules: Rules | None = None) -> None:
         self.captured = captured
+        spread = next((each for each in captured.inputs if each.spread is not None), None)
+        if spread is not None:
+            raise ExecutionError(
+                f"{spread.kind} {spread.name!r} is distributed (DTensor), and an Executor runs on plain tensors: use "
+                "rematerialize or rematerialize_blocks",
+                "distributed",
+            )
         self.certificate: Certificate = validate(captured.graph, schedule, rules)
         if self.certificate.verdict is not Verdict.VALID:
             raise ScheduleError(f"the schedule is not executed: {self.certificate.first}", "not-executed")

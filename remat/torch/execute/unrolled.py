@@ -13,6 +13,7 @@ from torch.fx.node import map_arg
 
 from remat.errors import ExecutionError
 from remat.torch.captured import BEGIN_BACKWARD, Captured
+from remat.torch.distributed import is_wait
 from remat.torch.effects import (
     device_of,
     read_arguments,
@@ -215,6 +216,9 @@ class _Writer:
             result = self._add(lean[0], args, {}, name + suffix, meta, run=run)
         self._take(node, result, taken, suffix)
         self._live.update(outputs)
+        for user in node.users:
+            if is_wait(user):  # until then the collective holds its argument
+                self._value(user)
 
     def begin_backward(self, step: int) -> None:
         """Return the results of the forward pass, and take the tangents."""

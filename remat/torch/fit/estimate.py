@@ -27,7 +27,7 @@ from remat.runtime.solve_options import DEFAULT_OPTIONS, SolveOptions
 from remat.runtime.text import json_text
 from remat.solving.training_steps import check_options, costs_text
 from remat.torch.capture import capture
-from remat.torch.capture.fakes import sample_tuple
+from remat.torch.capture.fakes import refuse_distributed, sample_tuple
 from remat.torch.costs import CostModel
 from remat.torch.fit.eager_step import EagerStep, eager_step
 from remat.torch.fit.growth import Family, Largest, Limits, dimensions, largest_size
@@ -414,6 +414,7 @@ class _Step:
 
     def problem(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Problem:
         """Capture the step in training mode; return its problem without a budget."""
+        refuse_distributed(self.module)
         how: dict[str, Any] = {key: self.options[key] for key in ("loss", "costs", "workspaces") if key in self.options}
         with kept_modes(self.module):
             self.module.train()

@@ -85,6 +85,8 @@ class StorageTracker(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if any(each.__name__ == "DTensor" for each in types):
+            return NotImplemented  # its ops on local parts come here in turn
         given = list(_storages((args, kwargs)))
         fresh = func._schema.name in FRESH
         for storage in given:
@@ -144,7 +146,7 @@ def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
 def _of_tensor(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
-        parts = [getattr(tensor, name) for name in names]
+        parts = [part for name in names if isinstance(part := getattr(tensor, name), torch.Tensor)]
     elif tensor.layout is torch.sparse_coo:
         parts = [tensor._indices(), tensor._values()]
     elif tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:

@@ -10,6 +10,7 @@ from torch.fx.node import map_arg
 
 from remat.errors import ExecutionError
 from remat.torch.captured import Captured, Layout, ResultValue
+from remat.torch.distributed import Spread, local_part, to_local
 from remat.torch.execute.host import abandoned_on_error, host_memory, host_space
 from remat.torch.execute.split import NO_TENSORS, Split
 from remat.torch.private import DisableAutocast
@@ -72,6 +73,8 @@ class Program:
             gradient_of.get(each.name) if each.kind in ("parameter", "input") else None for each in inputs
         )
         """For each input: its gradient's position among the results of the backward graph."""
+        self.spreads = tuple(captured.gradient_spreads.get(each.name) for each in inputs)
+        """For each input: the placement of its gradient if that is distributed."""
         self.needs = _dependence(captured, [captured.results[position] for position in split.gradients])
         """For each result of the backward graph: the tangents that it depends on, as bits."""
         self.input_nodes = tuple(each.node for each in inputs)
@@ -84,7 +87,8 @@ class Program:
         found = _Step.apply(self, *tensors)
         made = list(found if isinstance(found, tuple) else (found,))
         if self.passed:
-            values = dict(zip(self.input_nodes, tensors, strict=True))
+            parts = map(to_local, tensors, self.spreads)
+            values = dict(zip(self.input_nodes, parts, strict=True))
             for number, node in self.passed.items():
                 made.insert(number, view_of(node, values))
         return tuple(made)
@@ -99,7 +103,9 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, program: Program, *tensors: torch.Tensor) -> Any:
         with DisableAutocast(), host_space(program.host) as space:  # the graph contains its casts
-            given = list(tensors) if space is None else [*tensors, space]
+            given: list[Any] = [local_part(each) for each in tensors]
+            if space is not None:
+                given.append(space)
             del space
             results = list(program.forward(given))
         saved = results[program.num_results :]
@@ -107,7 +113,7 @@ class _Step(torch.autograd.Function):
         for number in reversed(program.on_host):
             del saved[number]
         for position, target in program.mutations:
-            tensors[target].copy_(results[position])
+            local_part(tensors[target]).copy_(results[position])
         outputs = tuple(  # autograd refuses changes in place of a view that was made here
             results[position].detach() if position in program.alone else results[position]
             for position in program.outputs
@@ -153,10 +159,13 @@ class _Step(torch.autograd.Function):
         with DisableAutocast(), abandoned_on_error(space):
             gradients = program.backward(values)
         # as in eager: without a tangent a parameter has no gradient, rather than zeros, which an optimizer would apply
-        return (
-            None,
-            *(None if i is None or not program.needs[i] & there else gradients[i] for i in program.gradient_of),
-        )
+        found = [None if i is None or not program.needs[i] & there else gradients[i] for i in program.gradient_of]
+        return (None, *map(_spread, found, program.spreads))
+
+
+def _spread(gradient: torch.Tensor | None, spread: Spread | None) -> torch.Tensor | None:
+    """Return a gradient, from its local part if it is distributed."""
+    return gradient if gradient is None or spread is None else spread.leaf(gradient, requires_grad=False)
 
 
 def no_transform() -> ExecutionError:

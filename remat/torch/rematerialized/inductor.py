@@ -10,6 +10,7 @@ from torch import fx
 
 from remat.errors import ExecutionError
 from remat.torch import private
+from remat.torch.agreement import Agreement
 from remat.torch.capture.explaining import first_line
 from remat.torch.effects import run_and_save_state, run_with_state
 from remat.torch.execute.split import Split
@@ -29,8 +30,13 @@ def compiled(split: Split) -> tuple[Compiled, Compiled]:
     """Compile the forward and the backward graph; they take and return the same values as those of `split`.
 
     Random ops remain those of eager PyTorch, so that they draw the same numbers. Raise ExecutionError if the compiler
-    fails or is missing (a C++ compiler, or Triton for a GPU).
+    fails or is missing (a C++ compiler, or Triton for a GPU), or if the step has collectives, whose processes fail.
     """
+    if Agreement.of([split.captured]).groups:
+        raise ExecutionError(
+            f"engine 'inductor' does not run the collectives of {split.captured.graph.name!r}: take engine='eager'",
+            "inductor-collectives",
+        )
     return _compiled(split, split.forward, backward=False), _compiled(split, split.backward, backward=True)
 
 

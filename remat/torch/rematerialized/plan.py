@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from remat.errors import ExecutionError
-from remat.torch.capture.fakes import is_sharded, sharding
+from remat.torch.captured import ResultValue
+from remat.torch.distributed import Spread, described, is_distributed
 from remat.torch.execute.step import returned
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
@@ -115,10 +116,10 @@ class Plan:
                 continue
             constant = self._constants.get(each.name)
             tensor = _tensor(module, each.name) if constant is None else constant.now(module)
-            if is_sharded(tensor):
+            if is_distributed(tensor) and each.spread is None:
                 raise ExecutionError(
-                    f"{each.kind} {each.name!r} is sharded ({sharding(tensor)}), but was whole when the step was "
-                    "captured: fully_shard the block itself; it does not run in parallelize_module",
+                    f"{each.kind} {each.name!r} is sharded ({described(tensor)}), but was whole when the step was "
+                    "captured: fully_shard the block itself, and call rematerialize after parallelize_module",
                 )
             if not isinstance(tensor, torch.Tensor) or _kind(tensor) != self._kinds[each.name]:
                 raise ExecutionError(
@@ -159,7 +160,8 @@ class Plan:
         tensors = [leaves[int(each.name)] if each.kind == "input" else state[each.name] for each in self._inputs]
         values, captured = iter(self.program(tensors)), self.program.split.captured
         return returned(
-            captured, [next(values) if each.node is not None else each.value for each in captured.results_of("output")]
+            captured,
+            [each.value if each.node is None else _whole(next(values), each) for each in captured.results_of("output")],
         )
 
 
@@ -177,6 +179,11 @@ class MakesPlans(Protocol):
 def modes_of(module: nn.Module) -> Modes:
     """Return the training flags of a module and its submodules."""
     return tuple(each.training for each in module.modules())
+
+
+def _whole(value: torch.Tensor, result: ResultValue) -> torch.Tensor:
+    """Return an output, from its local part if it is distributed."""
+    return value if result.spread is None else result.spread.tensor(value)
 
 
 _ADVICE = ": call rematerialize(...) after such changes"
@@ -217,7 +224,7 @@ def _told(state: Autocast) -> str:
 
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device
+    return tensor.shape, tensor.dtype, tensor.device, Spread.of(tensor)
 
 
 def _words(tensor: Any) -> str:

@@ -13,6 +13,7 @@ from torch import nn
 
 from remat.errors import CaptureError, ProblemError
 from remat.schedule import Schedule
+from remat.torch.agreement import Agreement
 from remat.torch.capture import capture
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
@@ -99,6 +100,7 @@ class Planner:
         """Capture as :func:`captured_step`; the optimizer's state on the device is constant memory."""
         settings = self.settings
         captured, fallback = captured_step(module, args, kwargs, costs=settings.costs, workspaces=settings.workspaces)
+        captured = dataclasses.replace(captured, graph=Agreement.of([captured]).graph(captured.graph))
         if settings.state is not None and settings.state.device:
             constant = captured.graph.constant_memory + settings.state.device
             captured = dataclasses.replace(

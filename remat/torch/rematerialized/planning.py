@@ -22,7 +22,8 @@ from remat.solving.method import MethodLike
 from remat.solving.progress import OnProgress
 from remat.solving.result import Result
 from remat.solving.solve import solve
-from remat.solving.training_steps import certified, costs_text, host_machine
+from remat.solving.training_steps import CertifiedStep, certified, costs_text, host_machine
+from remat.torch.agreement import Agreement
 from remat.torch.captured import Captured
 from remat.torch.execute.split import Split, split
 from remat.torch.fit.optimizers import OptimizerLike, optimizer_name
@@ -229,14 +230,25 @@ def planned(
     """
     seconds = {"capture": capture_seconds}
     problem = step_problem(captured, settings)
-    path = None
-    if schedule is None and needs_search(problem):
-        how = (settings.method, settings.backend, settings.method_options, settings.time_limit)
-        path = stored.stored_path(problem, how)
-        schedule = stored.find(path, problem)
-    step = certified(problem, schedule, lambda: _solved(captured, problem, settings, known, seconds))
-    if schedule is None:
-        stored.add(path, step.schedule)
+
+    def search() -> Result:
+        return _solved(captured, problem, settings, known, seconds)
+
+    def found() -> CertifiedStep:
+        path = None
+        if needs_search(problem):
+            how = (settings.method, settings.backend, settings.method_options, settings.time_limit)
+            path = stored.stored_path(problem, how)
+        before = stored.find(path, problem)
+        made = certified(problem, before, search)
+        if before is None:
+            stored.add(path, made.schedule)
+        return made
+
+    processes = Agreement.of([captured])
+    if schedule is None and processes.groups:
+        schedule = processes.once(lambda: found().schedule)
+    step = found() if schedule is None else certified(problem, schedule, search)
     parts, graph, certificate = split(captured, step.schedule), captured.graph, step.certificate
     report = Report(
         name=graph.name, engine=settings.engine, ops=len(graph.ops), recomputations=certificate.recomputations,

@@ -55,7 +55,7 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
     step would draw no new numbers and always find the old value.
     """
     name = type(module).__name__
-    world = FakeWorld.of(module, args, kwargs)
+    world = FakeWorld.of(module, args, kwargs, distributed=True)
     state = random.getstate(), _numpy_state()
     changed: dict[_Place, Any] = {}
     try:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from remat.errors import VerificationError
+from remat.torch.distributed import Spread, local_part
 from remat.torch.memory import profiled_memory, track_storages
 from remat.torch.private import pytree
 
@@ -180,6 +181,7 @@ def _step(
         found |= {f"gradient of {name!r}": each.grad for name, each in targets.items() if each.grad is not None}
         found |= {f"buffer {name!r}": each.clone() for name, each in original.named_buffers()}
         found["the state of the random number generator"] = torch.get_rng_state()
+        found = {name: local_part(each) for name, each in found.items()}
         return _Outcome(found, tracker.peak, None if record is None else record.peak)
 
 
@@ -193,12 +195,15 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *outputs: torch.Tensor) -> torch.Tensor:
-        ctx.kinds = [(each.shape, each.dtype, each.device) for each in outputs]
-        return outputs[0].new_zeros((), dtype=torch.float32)  # a complex loss would need a gradient
+        parts = [local_part(each) for each in outputs]
+        ctx.kinds = [(each.shape, each.dtype, each.device) for each in parts]
+        ctx.spreads = [Spread.of(each) for each in outputs]
+        return parts[0].new_zeros((), dtype=torch.float32)  # a complex loss would need a gradient
 
     @staticmethod
     def backward(ctx: Any, *given: torch.Tensor) -> Any:
-        return tuple(_tangent(*each) for each in ctx.kinds)
+        parts = [_tangent(*each) for each in ctx.kinds]
+        return tuple(part if own is None else own.tangent(part) for part, own in zip(parts, ctx.spreads, strict=True))
 
 
 def _tangent(shape: torch.Size, kind: torch.dtype, device: torch.device) -> torch.Tensor:
