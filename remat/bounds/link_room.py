@@ -38,6 +38,12 @@ class LinkRoom(NamedTuple):
     room: Int
     below: int
 
+    @staticmethod
+    def applies(problem: Problem) -> bool:
+        """Return True if a problem has a machine with limited rates both ways."""
+        machine = problem.machine
+        return machine is not None and machine.write_rate is not None and machine.read_rate is not None
+
     @classmethod
     def of(cls, problem: Problem, below: int) -> LinkRoom:
         """Return the room of a problem whose machine has limited rates both ways.

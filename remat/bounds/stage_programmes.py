@@ -98,6 +98,10 @@ class StageProgrammes:
     link : LinkRoom or None
         What a host can hold, if it is set before the first programme. Then :attr:`value`, if it is below
         ``link.below``, bounds the time of schedules that move tensors.
+    decisive : set of int
+        Events of the programme that gave :attr:`value`.
+    likely : set of int
+        Events of other programmes of the problem, which the next :meth:`widen` adds.
 
     Examples
     --------
@@ -126,6 +130,8 @@ class StageProgrammes:
         self._alone: tuple[int, int] | None = None  # the first event, and the bound of the relaxation with it alone
         self.enough: int | None = None
         self.link: LinkRoom | None = None
+        self.likely: set[int] = set()
+        self.decisive: set[int] = set()
         self.events = set(prominent_peaks(step_memory(problem), self.budget)[:1])
 
     def worth(self, seconds: float) -> bool:
@@ -289,8 +295,13 @@ class StageProgrammes:
         if enough is None:
             self.infeasible = True
         else:
-            self.value, self.solved = max(self.value, enough), True
+            self._raise_value(enough)
         return True
+
+    def _raise_value(self, value: int) -> None:
+        self.solved = True
+        if value > self.value:
+            self.value, self.decisive = value, set(self.events)
 
     def _raise(self, model: Model, extra: int, enough: int | None, values: Float | None = None) -> None:
         """Raise :attr:`value` by a bound on the objective of a model, for which a solution may be known."""
@@ -299,7 +310,7 @@ class StageProgrammes:
         if enough is not None:
             extra = attained(model, extra, self._most_below(enough) + 1)
         cost = self.base + self.relaxation.unit * max(0, extra)
-        self.value, self.solved = max(self.value, cost if enough is None else min(cost, enough)), True
+        self._raise_value(cost if enough is None else min(cost, enough))
         if len(self.events) == 1:
             self._alone = next(iter(self.events)), self.value
 
@@ -339,12 +350,13 @@ class StageProgrammes:
         """
         memory = stage_memory(self.problem, schedule)
         before = len(self.events)
+        self.events |= self.likely
         for step in prominent_peaks(memory, self.budget):
             # The memory of recomputations peaks between the first compute of the stage before and that of their stage.
             near = (k for k in (step, step - 1, step + 1) if 0 <= k < len(memory) - 1 and k not in self.events)
             if (new := next(near, None)) is not None:
                 self.events.add(new)
-            if len(self.events) == before + most:
+            if len(self.events) >= before + most:
                 break
         if len(self.events) > before:
             self.tried = 0.0

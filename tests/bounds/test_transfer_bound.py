@@ -110,6 +110,21 @@ def linked(problem: Problem, below: int) -> int:
     return below if programmes.infeasible else min(programmes.value, below)
 
 
+def test_events_of_other_programmes_follow_the_first() -> None:
+    """The second programme then has the bound that more and more events lead to."""
+    problem, call = Problem(unit_chain(8), 4), SolveOptions(threads=1)
+    first, again = StageProgrammes(problem), StageProgrammes(problem)
+    for programmes, most in (first, 20), (again, 2):
+        for _ in range(most):
+            values, _ = programmes.solve(programmes.relax(programmes.build(call.deadline), call), call)
+            assert values is not None
+            if not programmes.widen(programmes.schedules(values)[0]):
+                break
+        again.likely = first.decisive
+    assert len(first.decisive) > 3
+    assert again.value == first.value > problem.graph.base_cost
+
+
 def check_link_room(seeds: range) -> tuple[int, int]:
     """Return the numbers of problems bounded above the base cost, and of those where moves undercut recomputation."""
     above = moved = 0

@@ -17,6 +17,8 @@ from remat.bounds.stage_bound import stage_bounds
 from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
+from remat.graphs.roofline import with_times
+from remat.graphs.zoo.language_models import decoder
 from remat.graphs.zoo.transformers import gpt
 from remat.heuristics import HeuristicRun
 from remat.heuristics.drops import Drops
@@ -171,6 +173,16 @@ def test_descends_from_schedules_above_the_budget() -> None:
     found = accepted(problem, search.run(problem, RUN)).time
     assert found is not None and without is not None and found < without
     assert not search.near
+
+
+def test_begins_with_optima_in_larger_memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Llama of three layers a descent from one of them is faster than all other descents together."""
+    graph = with_times(decoder(layers=3, vocabulary=1000), "A100")
+    problem = Problem(graph, "35%", machine="pcie4")
+    with_them = accepted(problem, Transfers(TransfersOptions(moves=1, prices=(0.1,))).run(problem, RUN)).time
+    monkeypatch.setattr("remat.heuristics.transfers.relaxed.ROOM_PARTS", ())
+    without = accepted(problem, Transfers(TransfersOptions(moves=1, prices=(0.1,))).run(problem, RUN)).time
+    assert with_them is not None and without is not None and with_them < without
 
 
 def network(budget: str, **more: Any) -> Problem:

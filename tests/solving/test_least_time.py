@@ -17,17 +17,21 @@ from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.roofline import with_times
 from remat.graphs.zoo import TRAINING_STEPS
-from remat.heuristics.transfers.heuristic import Transfers
+from remat.graphs.zoo.transformers import gpt
+from remat.heuristics.transfers import Transfers, best_of_layers, move_everything
 from remat.problem import Objective
+from remat.problem.scope import Scope
 from remat.registry import make_backend
 from remat.runtime.deadline import Deadline, deadlines_by
 from remat.runtime.solve_options import SolveOptions, Status
-from remat.schedule import Machine
-from remat.solving.auto import STAGES, LeastCostSearch
+from remat.schedule import Machine, OrderRule
+from remat.solving.auto import STAGES, Auto, AutoOptions, LeastCostSearch
 from remat.solving.incumbents import Incumbents
 from remat.solving.one_memory import OneMemory
+from remat.solving.portfolio import Stage
 from remat.solving.session import Session
 from remat.solving.stop import TargetCost
+from remat.testing import optimum
 from remat.testing.exhaustive_transfers import least_time
 
 FAST, SLOW, NONE = Machine(), Machine(10**6, 10**6), Machine(0, 0)
@@ -133,6 +137,41 @@ def test_machine_without_a_link_keeps_optimum_and_proof(method):
             assert (result.scope, result.certificate.time) == (alone.scope, alone.objective)
     never = Problem(chain(4), 5, max_computes=1, machine=NONE)
     assert solve(never, method, stop=30).status is Status.INFEASIBLE
+
+
+@pytest.fixture
+def no_search(monkeypatch):
+    """Leave only the candidates with which `transfers` begins."""
+    for part in ("_dropped", "_in_larger_memories", "_relaxed", "_from_near", "_descents", "_anneal"):
+        monkeypatch.setattr(f"remat.heuristics.transfers.heuristic._Search.{part}", lambda *_, **__: None)
+    monkeypatch.setattr(Transfers, "programmes_of", lambda *_: None)
+
+
+def least_of_moves(problem):
+    """Return the least times of everything moved and of layers moved; None if over the budget."""
+    found = map(problem.validate, filter(None, [move_everything(problem), best_of_layers(problem)]))
+    return [each.time if each.accepted else None for each in found]
+
+
+@pytest.mark.parametrize(("rate", "moves"), [("1kB/s", False), ("1MB/s", True)])
+def test_recomputation_and_moves_alone_are_candidates(rate, moves, no_search):
+    """So `auto` is never slower than either, by construction; the optimum in one memory is known by brute force."""
+    problem = Problem(chain(5), 3, machine=f"rate={rate}")
+    alone = optimum(problem.one_memory, Scope(OrderRule.FIXED, staged=True)).cost
+    moved = min(least_of_moves(problem))
+    assert (moved < alone) is moves
+    found = solve(problem, Auto(AutoOptions((Stage("transfers"), Stage("one-memory", seconds=1))))).certificate
+    assert found.accepted
+    assert found.time <= min(alone, moved)
+
+
+def test_layers_moved_are_candidates(no_search):
+    problem = Problem(gpt(layers=4, batch=4), "80%", machine="pcie4,compute=19.5Tflop/s")
+    everything, layers = least_of_moves(problem)
+    assert layers < everything
+    found = solve(problem, Auto(AutoOptions((Stage("transfers"),)))).certificate
+    assert found.accepted
+    assert found.time <= layers
 
 
 @pytest.mark.parametrize("seed", [None, 0, 5, 6])

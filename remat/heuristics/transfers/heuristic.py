@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
+from remat.bounds.link_room import LinkRoom
+from remat.bounds.stage_programmes import CUT_OPS
 from remat.bounds.transfer_search import TransferSearch
 from remat.heuristics.base import NO_RANK, Heuristic, HeuristicRun, rank
 from remat.heuristics.drops import Drops
 from remat.heuristics.transfers.kernels import KERNELS
 from remat.heuristics.transfers.references import move_best_layers
-from remat.heuristics.transfers.relaxed import rounded
+from remat.heuristics.transfers.relaxed import in_larger_memories, rounded
 from remat.heuristics.transfers.starts import Starts
 from remat.heuristics.transfers.state import State, Value, copied
 from remat.heuristics.transfers.walks import Annealer
@@ -29,7 +32,8 @@ from remat.problem.training_step import training_step
 from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.compiled import begin
-from remat.runtime.deadline import Deadline, now
+from remat.runtime.deadline import Deadline, OverdueError, now
+from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 from remat.schedule.certificate import Verdict
 
@@ -46,6 +50,9 @@ LEAST_SECONDS = 1.0
 DROPS_SHARE, SHARE_INTERVAL = 0.15, 1.0
 #: Share of the time for the relaxation, and least parts in its solution that are recomputed or fetched, in turns.
 RELAXED_SHARE, PARTS = 0.5, (0.1, 0.25, 0.5, 0.75)
+#: Share of the time for optima in larger memories, the number of the first ones after which they stop if none led to a
+#: better schedule, and the time to undercut, in base costs, where none is known.
+LARGER_SHARE, IN_VAIN, MOST_TIME = 0.15, 2, 2
 #: Factors by which the best price is varied, one after the other.
 FINER = (0.7, 1.4, 0.85, 1.2)
 
@@ -82,6 +89,8 @@ class Transfers(Heuristic):
        that gives the transfer bound (:func:`.relaxed.rounded`), which decides on all tensors at once, or from
        schedules that another search found, which may exceed the budget (:attr:`near`).
     2. Others begin without choices, with several prices in turn, which are then refined.
+       The first of these only recompute, in one memory that is larger by parts of what the links can save
+       (:func:`.relaxed.in_larger_memories`).
     3. Their best choices compete with everything moved, each k-th layer moved, drops without moves, and the start.
        With a deadline, drops are left out while their kernels are being compiled.
     4. *Annealing* adds, removes and exchanges recomputations and fetches at random, each evaluated exactly. Its rounds
@@ -179,6 +188,7 @@ class _Search:
         self._given(drops=not again)
         if not again:
             self._layers()
+            self._in_larger_memories()
         self._relaxed()
         self._from_near()
         if not again:
@@ -285,6 +295,23 @@ class _Search:
             if found:
                 self.last.starts.add(*min(found, key=itemgetter(0)))
         self.last.rounded = len(relaxation.solutions)
+
+    def _in_larger_memories(self) -> None:
+        """Descend from schedules that recompute less than is needed without a host, while that leads to better ones."""
+        small = len(self.problem.graph.ops) <= CUT_OPS
+        if self.over or not small or not LinkRoom.applies(self.problem) or self.last.relaxation is None:
+            return
+        below = MOST_TIME * self.problem.graph.base_cost if self.value.excess else self.value.time
+        part = SolveOptions(self.call.deadline.share(LARGER_SHARE), self.call.threads)
+        best, choices = self.value, None
+        with contextlib.suppress(OverdueError):
+            for number, schedule in enumerate(in_larger_memories(self.problem, below, part), 1):
+                if self.state.take_schedule(schedule) and (value := self._descend(*self.best_price)) < best:
+                    best, choices = value, self.state.copy()
+                if choices is None and number == IN_VAIN:
+                    break
+        if choices is not None:
+            self.last.starts.add(best, choices)
 
     def _from_near(self) -> None:
         """Descend from schedules that another search found, which may exceed the budget."""

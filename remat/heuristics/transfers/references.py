@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from remat.schedule import Schedule
 
 #: Largest distance of layers that are moved.
 MOST_APART = 12
+#: Source of schedules of :func:`move_everything`.
+EVERYTHING = "everything moved"
 
 
 def move_everything(problem: Problem) -> Schedule:
@@ -48,7 +51,7 @@ def move_everything(problem: Problem) -> Schedule:
     9
     """
     step, state = TrainingStep.of(problem), _state(problem)
-    return _moved(state, step, saved(step), "everything moved")
+    return _moved(state, step, saved(step), EVERYTHING)
 
 
 def move_layers(problem: Problem) -> Iterator[tuple[int, int, Schedule]]:
@@ -76,7 +79,7 @@ def move_layers(problem: Problem) -> Iterator[tuple[int, int, Schedule]]:
 
 
 def best_of_layers(problem: Problem) -> Schedule | None:
-    """Return the schedule of :func:`move_layers` with the least time within the budget; None if none is within it.
+    """Return the fastest schedule of :func:`move_layers` and :func:`move_everything` within the budget, if any.
 
     Examples
     --------
@@ -93,18 +96,19 @@ def best_of_layers(problem: Problem) -> Schedule | None:
 
 
 def move_best_layers(state: State, step: TrainingStep, over: Callable[[], bool] = bool) -> tuple[Value, str] | None:
-    """Set the choices to those of :func:`move_layers` with the least value; return it and a description.
+    """Set the choices to those of :func:`move_layers`, or all moved, with the least value; return it and a description.
 
-    Try no more of them when `over` returns True. None if there are none, or none is tried.
+    All moved comes first. Try no more of them when `over` returns True; None if none is tried.
     """
     best: tuple[Value, Int, str] | None = None
-    for layers, every, tensors in _layers(step):
+    layered = ((tensors, _source(layers, every)) for layers, every, tensors in _layers(step))
+    for tensors, source in chain([(saved(step), EVERYTHING)], layered):
         if over():
             break
         _move(state, step, tensors)
         value = state.evaluate()
         if best is None or value < best[0]:
-            best = value, tensors, _source(layers, every)
+            best = value, tensors, source
     if best is None:
         return None
     value, tensors, source = best
