@@ -78,7 +78,7 @@ class Spread(NamedTuple):
         return all(
             self.shape[each.dim] % self.mesh.size(axis) == 0
             for axis, each in enumerate(self.placements)
-            if each.is_shard()
+            if _splits(each)
         )
 
     @property
@@ -86,9 +86,14 @@ class Spread(NamedTuple):
         """Shape of each local part of an even placement."""
         shape = list(self.shape)
         for axis, each in enumerate(self.placements):
-            if each.is_shard():
+            if _splits(each):
                 shape[each.dim] //= self.mesh.size(axis)
         return tuple(shape)
+
+
+def _splits(placement: Any) -> bool:
+    """Return True for a placement that divides a dimension, in one piece or in several."""
+    return getattr(placement, "dim", None) is not None
 
 
 def to_local(tensor: torch.Tensor, gradient: Spread | None) -> torch.Tensor:
@@ -138,9 +143,7 @@ def fsdp_parameters(states: Sequence[Any]) -> Iterator[tuple[torch.Tensor, Sprea
         for group in state._fsdp_param_groups:
             for each in group.fsdp_params:
                 spec = each._unsharded_dtensor_spec
-                whole = None if spec is None else Spread(spec.mesh, tuple(spec.placements), *_sizes(spec))
+                whole = None
+                if spec is not None:
+                    whole = Spread(spec.mesh, tuple(spec.placements), tuple(spec.shape), tuple(spec.stride))
                 yield each.sharded_param, whole
-
-
-def _sizes(spec: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(spec.shape), tuple(spec.stride)

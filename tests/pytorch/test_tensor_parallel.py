@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from refusals import refused  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed import _functional_collectives as collectives  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
@@ -354,6 +355,32 @@ def test_collectives_in_the_graph(mesh: Any) -> None:
     assert Measured().costs(nodes) == Roofline().costs(nodes)
 
 
+class Reduced(torch.autograd.Function):
+    """Sum over all processes by functional collectives, awaited twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y = collectives.wait_tensor(collectives.all_reduce(x, "sum", torch.distributed.group.WORLD))
+        return collectives.wait_tensor(y)
+
+    @staticmethod
+    def backward(ctx: Any, y: Any) -> Any:
+        return y
+
+
+def test_functional_collectives_without_distributed_tensors(mesh: Any) -> None:
+    class Sum(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return Reduced.apply(super().forward(x)).square()
+
+    steps = [capture(Sum(8, 8), (torch.ones(2, 8),), costs="flops", route=route) for route in ("joint", "make_fx")]
+    for step in steps:
+        assert [op.type for op in step.graph.ops if "c10d" in op.type] == ["_c10d_functional.all_reduce.default"]
+        assert Agreement.of([step]).groups == (torch.distributed.group.WORLD,)
+        made = split(step, Schedule.reference(step.graph)).forward.graph
+        assert next(node for node in made.nodes if "all_reduce" in node.name).next.name.startswith("wait_tensor")
+
+
 def test_modules_that_are_refused(mesh: Any) -> None:
     model, data = parallel(mesh, "heads", count=1), batch()
     step = capture(model, data, costs="flops")
@@ -374,6 +401,14 @@ def test_modules_that_are_refused(mesh: Any) -> None:
             self.weight.register_post_accumulate_grad_hook(print)
             return super().forward(x)
 
+    class InPlace(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            y = super().forward(x)
+            torch.distributed.all_reduce(y)
+            return y
+
+    with refused("capture.in-place-collective", culprit="all_reduce"):
+        rematerialize(InPlace(8, 8), torch.ones(2, 8), "100%")
     with refused("capture.forward-hook", culprit="hook"):
         rematerialize(Hooked(8, 8), torch.ones(2, 8), "100%")
     embedding = nn.Sequential(nn.Sequential(nn.Embedding(24, 8)), nn.Linear(8, 8))

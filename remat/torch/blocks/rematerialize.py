@@ -214,7 +214,8 @@ def rematerialize_blocks(
         :func:`~remat.torch.rematerialize`.
     sample_args : sequence, a single tensor, or None
         Arguments of a typical call of the model. None, also for `sample_kwargs`: the first call in training mode is the
-        sample. It may be called before or after ``fully_shard`` of the blocks and the model.
+        sample. It may be called before or after ``parallelize_module``, and before or after ``fully_shard``, of the
+        blocks and the model.
     sample_kwargs : mapping, optional
     blocks : str, class or several, optional
         Names of classes (``"LlamaDecoderLayer"``), patterns of module paths (``"layers.*"``), or classes. Default: the
@@ -230,7 +231,7 @@ def rematerialize_blocks(
     ------
     CaptureError
         If the model repeats nothing or lacks the named blocks, if the model or a block cannot be captured, or if
-        parameters are sharded.
+        parameters are sharded unevenly. In tensor parallelism, also if the processes capture different steps.
     ProblemError
         If the budget is below the least peak of any choice; with that peak.
 

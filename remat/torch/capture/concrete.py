@@ -70,8 +70,8 @@ class Concrete(TorchDispatchMode):
         if any(map(is_distributed, given)):
             return NotImplemented  # its ops on local parts come here in turn
         # a collective would wait for processes that capture nothing
-        random = torch.Tag.nondeterministic_seeded in func.tags or func.namespace in COLLECTIVES
-        if given and not random and all(map(self._has_values, given)):
+        apart = torch.Tag.nondeterministic_seeded in func.tags or func.namespace in COLLECTIVES
+        if given and not apart and all(map(self._has_values, given)):
             return self._run(func, args, kwargs)
         for declared, value in zip(func._schema.arguments, args, strict=False):
             if declared.is_write:
@@ -79,7 +79,7 @@ class Concrete(TorchDispatchMode):
         with self._mode:
             made = func(*self.faked(args), **self.faked(dict(kwargs)))
         small = all(each.untyped_storage().nbytes() <= LARGEST for each in tensors_in(made))
-        return made if given or random or not small else self._run(func, args, kwargs)  # a factory, such as arange
+        return made if given or apart or not small else self._run(func, args, kwargs)  # a factory, such as arange
 
     def faked(self, tree: Any) -> Any:
         """Return a nested value with fake tensors in place of all others."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -175,10 +176,11 @@ class FakeWorld:
         """
         given = dict(self.state if state is None else state)
         # stacked: a submodule that occurs twice is swapped twice, and its own tensors are restored last
-        with (
-            reparametrize_module(self.module, given, tie_weights=True, stack_weights=True),
-            patch.object(torch.Tensor, "register_post_accumulate_grad_hook", _refuse_hook),
-        ):
+        with ExitStack() as stack:
+            stack.enter_context(reparametrize_module(self.module, given, tie_weights=True, stack_weights=True))
+            stack.enter_context(patch.object(torch.Tensor, "register_post_accumulate_grad_hook", _refuse_hook))
+            for name in _IN_PLACE if torch.distributed.is_available() else ():
+                stack.enter_context(patch.object(torch.distributed, name, partial(_refuse_collective, name)))
             yield self.module
 
     @classmethod
@@ -251,6 +253,21 @@ def _check_distributed(what: str, tensor: torch.Tensor, allowed: bool) -> None:
             "schedule, so their parts must have one shape",
             "uneven-shards",
         )
+
+
+#: Collectives that write into an argument.
+_IN_PLACE = (
+    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast",
+    "reduce_scatter", "reduce_scatter_tensor",
+)  # fmt: skip
+
+
+def _refuse_collective(name: str, *_: Any, **__: Any) -> None:
+    raise CaptureError(
+        f"forward calls torch.distributed.{name}, which writes into an argument: use distributed tensors "
+        "(parallelize_module), or torch.distributed._functional_collectives",
+        "in-place-collective",
+    )
 
 
 def _refuse_hook(tensor: torch.Tensor, _: Any) -> None:

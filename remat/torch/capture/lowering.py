@@ -19,7 +19,7 @@ from remat.torch.capture.explaining import module_paths, source_line
 from remat.torch.capture.traced import storage_bytes
 from remat.torch.captured import BEGIN_BACKWARD, Captured, Traced
 from remat.torch.costs import CostModel
-from remat.torch.distributed import is_wait
+from remat.torch.distributed import COLLECTIVES, is_wait
 
 aten = torch.ops.aten
 #: Losses whose kernel computes all terms, then shrinks that tensor to one number in place.
@@ -75,11 +75,14 @@ def with_real_memory(traced: Traced) -> Traced:
 
 def _share_value(node: Any, value: torch.Tensor) -> None:
     """Give a collective the value of its wait, which returns its argument; fake kernels make two."""
-    node.meta["val"] = value
-    if node.target is operator.getitem:
+    if getattr(node.target, "namespace", "") in COLLECTIVES:
+        node.meta["val"] = value
+        if is_wait(node):  # a second one
+            _share_value(node.args[0], value)
+    elif node.target is operator.getitem:
         maker, place = node.args
         values = list(maker.meta["val"])
-        values[place] = value
+        values[place] = node.meta["val"] = value
         maker.meta["val"] = values
 
 

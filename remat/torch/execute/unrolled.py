@@ -217,7 +217,7 @@ class _Writer:
         self._take(node, result, taken, suffix)
         self._live.update(outputs)
         for user in node.users:
-            if is_wait(user):  # until then the collective holds its argument
+            if is_wait(user) and user not in self._ops:  # until then the collective holds its argument
                 self._value(user)
 
     def begin_backward(self, step: int) -> None:
