@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -79,6 +80,69 @@ def test_branches_by_an_attribute() -> None:
         assert (model.report is first) == (active == ["first"])
     other(DATA[0][0]).sum().backward()
     assert other.report is first
+
+
+@dataclass
+class Inner:
+    power: float = 2.0
+
+
+@dataclass
+class Configuration:
+    scale: float = 1.0
+    name: str = "first"
+    inner: Inner = field(default_factory=Inner)
+
+
+class Configured(nn.Module):
+    """Layers that read a common configuration, and an object in it."""
+
+    def __init__(self, config: Configuration | None = None) -> None:
+        super().__init__()
+        self.config = config or Configuration()
+        self.linear = nn.Linear(16, 16)
+        self.layers = nn.ModuleList([] if config else (Configured(self.config) for _ in range(2)))
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return torch.tanh(self.linear(x)).abs() ** self.config.inner.power * self.config.scale
+
+
+CONFIGURED: dict[str, Callable[[Configured], Any]] = {
+    "attribute": lambda module: setattr(module.config, "scale", 3.0),
+    "attribute of an object in it": lambda module: setattr(module.config.inner, "power", 3.0),
+    "object": lambda module: setattr(module.config, "inner", Inner(3.0)),
+    "configuration of one layer": lambda module: setattr(module.layers[1], "config", Configuration(3.0)),
+}
+
+
+@pytest.mark.parametrize(("kind", "blocks"), [*((kind, False) for kind in CONFIGURED), ("object", True)])
+def test_attributes_of_configurations(kind: str, blocks: bool) -> None:
+    """Those that forward reads are compared; others, and an equal configuration, are no change."""
+    plain, x = Configured(), DATA[0][0]
+    module = copy.deepcopy(plain)
+    if blocks:
+        found: Any = rematerialize_blocks(module, "1MiB", (x,), other_shapes="capture", **QUICK)
+        model: Any = module
+    else:
+        found = model = rematerialize(module, x, "1MiB", **QUICK)
+
+    def assert_equal() -> None:
+        grads = []
+        for each in (plain, model):
+            each.zero_grad()
+            each(x).sum().backward()
+            grads.append([p.grad for p in each.parameters()])
+        assert_same(*grads)
+
+    for each in (plain, module):
+        each.config.name = "other"
+    assert_equal()
+    assert len(found.reports) == 1 and copy.deepcopy(module.config) == plain.config
+    for each in (plain, module):
+        CONFIGURED[kind](each)
+    assert_equal()
 
 
 def test_further_arguments_are_captured_once() -> None:

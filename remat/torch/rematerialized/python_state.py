@@ -6,7 +6,7 @@ import copy
 import random
 import types
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -41,7 +41,8 @@ class Attributes(NamedTuple):
     unset : tuple of str
         Those that it sets and never reads, such as the last attention weights; steps do not set them.
     read : set
-        Path of the submodule and name of each that it reads.
+        Path of the submodule and name of each that it reads. Of plain objects in attributes, such as a configuration,
+        also the names that it reads there: ``config.dropout``.
     """
 
     unset: tuple[str, ...] = ()
@@ -85,8 +86,9 @@ def check_python_state(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping
 
 @contextmanager
 def _reads(module: nn.Module) -> Iterator[set[_Place]]:
-    """Collect the attributes of a module and its submodules that are read in the block."""
+    """Collect the attributes of a module and its submodules, and of plain objects in them, that the block reads."""
     paths = {id(part): path for path, part in module.named_modules()}
+    objects = _objects_in(module)
     found: set[_Place] = set()
 
     def reading(part: nn.Module, name: str) -> Any:
@@ -94,10 +96,58 @@ def _reads(module: nn.Module) -> Iterator[set[_Place]]:
             found.add((paths[id(part)], name))
         return object.__getattribute__(part, name)
 
-    with patch.object(nn.Module, "__getattribute__", reading, create=True):
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(nn.Module, "__getattribute__", reading, create=True))
+        within = [stack.enter_context(_reads_of(kind)) for kind in {type(each) for each, _ in objects.values()}]
         yield found
     internal = nn.Module().__dict__.keys() | {"__dict__"}
     found -= {place for place in found if place[1] in internal}
+    for number, name in set().union(*within):
+        for path, place in objects[number][1] if number in objects else ():
+            if (path, place.partition(".")[0]) in found:
+                found.add((path, f"{place}.{name}"))
+
+
+@contextmanager
+def _reads_of(kind: type) -> Iterator[set[tuple[int, str]]]:
+    """Collect the attributes of objects of a class that are read in the block: ``id`` and name."""
+    found: set[tuple[int, str]] = set()
+    original: Any = kind.__getattribute__
+
+    def reading(value: Any, name: str) -> Any:
+        own = getattr(kind, name, None)
+        if not name.startswith("__") and not callable(own) and not isinstance(own, property):  # which reads others
+            found.add((id(value), name))
+        return original(value, name)
+
+    with patch.object(kind, "__getattribute__", reading, create=True):
+        yield found
+
+
+#: Depth of objects in objects that are compared, such as ``config.text_config``.
+_DEPTH = 2
+
+
+def _objects_in(module: nn.Module) -> dict[int, tuple[Any, list[_Place]]]:
+    """Return plain objects that attributes of submodules hold, by ``id``, with path and name of each place."""
+    found: dict[int, tuple[Any, list[_Place]]] = {}
+    for path, part in module.named_modules():
+        waiting = [(name, value, 1) for name, value in part.__dict__.items()]
+        while waiting:
+            name, value, depth = waiting.pop()
+            if _is_plain_object(value):
+                found.setdefault(id(value), (value, []))[1].append((path, name))
+                if depth < _DEPTH:
+                    waiting += [(f"{name}.{key}", each, depth + 1) for key, each in value.__dict__.items()]
+    return found
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Return True for an instance of a class written in Python, outside of PyTorch, whose reads can be observed."""
+    kind = type(value)
+    is_python = bool(kind.__flags__ & 1 << 9) and hasattr(value, "__dict__")
+    other = isinstance(value, nn.Module | torch.Tensor | type | Enum) or kind.__module__.partition(".")[0] == "torch"
+    return is_python and not other
 
 
 #: Values of attributes that a step depends on. Others may be copied with the module, or have no equality.
@@ -116,36 +166,79 @@ class PythonState:
         Number of the submodule in ``modules()``, name, and value.
     hooks : tuple
         Number of each submodule with hooks, and their handles.
+    objects : tuple
+        For each plain object: the places that hold it, as number of the submodule and names, and names and values of
+        its attributes.
     """
 
     attributes: tuple[tuple[int, str, Any], ...]
     hooks: tuple[Any, ...]
+    objects: tuple[tuple[list[tuple[int, list[str]]], list[tuple[str, Any]]], ...] = ()
 
     @classmethod
     def of(cls, module: nn.Module, read: Set[_Place]) -> PythonState:
         """Return the present state of a module; `read`: path and name of each attribute that it reads."""
         found = []
+        inside: dict[int, tuple[dict[tuple[int, str], None], dict[str, Any]]] = {}
+        parts = list(module.modules())
+        numbers = {path: number for number, (path, _) in enumerate(module.named_modules())}
+        for path, name in sorted(place for place in read if "." in place[1]):
+            place, _, last = name.rpartition(".")
+            number = numbers[path]
+            owner = _held(parts, number, place.split("."))
+            value = getattr(owner, last, _NOTHING)
+            if value is not _NOTHING and _compared(value):
+                places, values = inside.setdefault(id(owner), ({}, {}))
+                places[number, place] = None
+                values[last] = copy.copy(value)
+        objects = [([(k, place.split(".")) for k, place in held], list(of.items())) for held, of in inside.values()]
         for number, (path, part) in enumerate(module.named_modules()):
             found += [
                 (number, name, copy.copy(value)) for name, value in part.__dict__.items()
                 if (path, name) in read and _compared(value)
             ]  # fmt: skip
-        return cls(tuple(found), _hooks_of(list(module.modules())))
+        return cls(tuple(found), _hooks_of(parts), tuple(objects))
 
     def difference(self, module: nn.Module) -> str:
         """Return the first difference of a module with as many submodules from this state; empty if there is none."""
         parts = list(module.modules())
         for number, name, then in self.attributes:
             now = parts[number].__dict__.get(name, _NOTHING)
-            if now is not then and (type(now) is not type(then) or now != then):
-                path = next(path for path, part in module.named_modules() if part is parts[number])
-                return (
-                    f"attribute {f'{path}.{name}'.lstrip('.')!r} is {_told(now)}, but was {_told(then)} when the step "
-                    "was captured: register it as a buffer if it changes often"
-                )
+            if _differs(now, then):
+                return _difference(module, number, name, now, then)
+        for places, values in self.objects:
+            number, names = places[0]
+            owner = _held(parts, number, names)
+            for other, path in places[1:]:
+                if (now := _held(parts, other, path)) is not owner:
+                    return _difference(module, other, ".".join(path), now, owner)
+            for name, then in values:
+                now = getattr(owner, name, _NOTHING)
+                if _differs(now, then):
+                    return _difference(module, number, ".".join([*names, name]), now, then)
         if _hooks_of(parts) != self.hooks:
             return "a submodule has other hooks than when the step was captured: register them before"
         return ""
+
+
+def _differs(now: Any, then: Any) -> bool:
+    return now is not then and (type(now) is not type(then) or now != then)
+
+
+def _difference(module: nn.Module, number: int, name: str, now: Any, then: Any) -> str:
+    path = next(path for place, (path, _) in enumerate(module.named_modules()) if place == number)
+    return (
+        f"attribute {f'{path}.{name}'.lstrip('.')!r} is {_told(now)}, but was {_told(then)} when the step was "
+        "captured: register it as a buffer if it changes often"
+    )
+
+
+def _held(parts: list[nn.Module], number: int, names: list[str]) -> Any:
+    """Return the object that an attribute of a submodule, or an object in it, holds."""
+    value: Any = parts[number]
+    for name in names:
+        value = value.__dict__.get(name, _NOTHING) if hasattr(value, "__dict__") else _NOTHING
+    return value
 
 
 def _compared(value: Any) -> bool:

@@ -106,7 +106,8 @@ def rematerialize(  # noqa: PLR0913 - independent options of users
     -------
     Rematerialized
         An instance of the module's class. If its parameters, buffers or submodules change (another type, adapters),
-        attributes that forward reads, or hooks of submodules, the next call is captured and solved again.
+        attributes that forward reads (also in a configuration), or hooks of submodules, the next call is captured and
+        solved again.
 
     Raises
     ------
