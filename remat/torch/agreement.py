@@ -32,12 +32,12 @@ class Agreement:
     @classmethod
     def of(cls, steps: Iterable[Traced]) -> Agreement:
         """Return the processes that take part in some captured steps."""
-        names: dict[str, None] = {}
+        found: dict[Any, None] = {}
         for step in steps:
             for node in step.module.graph.nodes:
                 if getattr(node.target, "namespace", "") in COLLECTIVES:
-                    names.update(dict.fromkeys(_group_names(node)))
-        return cls(tuple(private.resolve_process_group(name) for name in names))
+                    found.update(dict.fromkeys(_groups(node)))
+        return cls(tuple(found))
 
     def graph(self, graph: ComputeGraph, facts: object = None) -> ComputeGraph:
         """Return a graph with costs and workspaces of the first process, and the largest constant memory.
@@ -96,8 +96,8 @@ class Agreement:
         return result
 
 
-def _group_names(node: torch.fx.Node) -> list[str]:
-    """Return the names of process groups among the arguments of a collective."""
+def _groups(node: torch.fx.Node) -> list[Any]:
+    """Return the process groups among the arguments of a collective, which has their names."""
     declared = [each.name for each in node.target._schema.arguments]
     given = {**dict(zip(declared, node.args, strict=False)), **node.kwargs}
-    return [str(value) for name, value in given.items() if name == "group_name"]
+    return [private.resolve_process_group(value) for name, value in given.items() if name == "group_name"]
