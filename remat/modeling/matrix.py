@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.errors import ModelError
 from remat.modeling.bridges import PlainLinear, kind_of
 from remat.modeling.model import Kind, Model
 from remat.modeling.records import Linear
 from remat.modeling.rows import coefficients
-from remat.runtime.arrays import Float
+from remat.runtime.arrays import Float, Int32
 from remat.runtime.deadline import Deadline
-
-Int32 = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int = NDArray[np.int64]
+Int32 = NDArray[np.int32]
 Bool = NDArray[np.bool_]
 Float = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 
@@ -47,26 +47,40 @@ BATCH = 5_000
 #: Most moves between two checks of the clock; with a deadline, seconds between them, but at least the moves of the
 #: smallest step. On 20,000 ops, the most moves would take a quarter of a second.
 PIECE, CHECK_INTERVAL = 20_000, 0.05
-#: Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls. Rounds
-#: of a kind alternate between the two ranges, since each misses schedules that the other finds.
-MET = ((0.02, 0.15), (0.3, 0.6))
 #: Factor of each change of that penalty in a round, and of all together.
 STEP, RANGE = 1.25, 100
 #: First temperature per op, its least and its largest default, in mean costs of an op.
 HEAT, LEAST_HEAT, MOST_HEAT = 0.01, 2.5, 5.0
 #: Kinds of rounds: from the start at a temperature that forgets it, or from the best schedule.
 HOT_ROUND, WARM_ROUND = "hot", "warm"
-#: First temperatures of warm rounds, in mean costs of an op, in turn, and their moves relative to a hot round.
-WARM, WARM_MOVES = (0.5, 2.5), 0.5
-#: Number of ops above which the higher temperature is first. Time is for one round then, of some 100 moves per op or
-#: less, in which it gains more: 6.0 instead of 6.3 % on layered graphs of 10,000 and 20,000 ops.
-MANY_OPS = 5_000
+#: Moves of warm rounds relative to hot ones.
+WARM_MOVES = 0.5
 #: Moves per op below which a hot round does not reach the quality of a known schedule.
 LEAST_HOT = 2_000
 #: Share of the time up to the horizon for which rounds are planned, if this run is one of several turns.
 SHARE = 0.8
-#: Minimum seconds between two reported schedules.
-TELL = 0.5
+#: Minimum time between two reports of schedules: seconds, and a multiple of the time that the last one took. On 100,000
+#: ops a report takes over a second.
+REPORT_INTERVAL, REPORT_PAUSE = 0.5, 9
+
+
+class _Pace(NamedTuple):
+    """Constants that depend on the moves per op for which there is time."""
+
+    warm: tuple[float, ...]
+    """First temperatures of warm rounds, in mean costs of an op, in turn."""
+    met: tuple[tuple[float, float], ...]
+    """Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls.
+    Rounds of a kind take turns, since each range misses schedules that the other finds."""
+    soft: float
+    again: float
+    """Defaults of the options of these names."""
+
+
+#: Number of ops above which time is for one round, of some 100 moves per op or less.
+MANY_OPS = 5_000
+FEW = _Pace((0.5, 2.5), ((0.02, 0.15), (0.3, 0.6)), soft=1e-2, again=0.2)
+MANY = _Pace((5.0, 0.5), ((0.6, 0.9), (0.3, 0.6)), soft=3e-3, again=0.1)
 
 
 @dataclass(frozen=True)
@@ -79,16 +93,18 @@ class AnnealingOptions(Options):
     """First temperature of hot rounds, in mean costs of an op. None: 0.01 per op, within 2.5 to 5."""
     cold: Annotated[float, Range(above=0)] = 0.2
     """Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0)."""
-    soft: float = 1e-2
-    """First width of the soft excess, as a share of the budget: at this distance memory counts as near the peak."""
+    soft: float | None = None
+    """First width of the soft excess, as a share of the budget: at this distance memory counts as near the peak.
+    None: 0.01, above 5,000 ops 0.003."""
     hard: Annotated[float, Range(above=0)] = 2e-4
     """Last width of the soft excess, as a share of the budget."""
-    again: Annotated[float, Range(0, 1)] = 0.2
-    """Probability of recomputing a missing input of a recomputation, instead of holding it for longer."""
+    again: Annotated[float, Range(0, 1)] | None = None
+    """Probability of recomputing a missing input of a recomputation, instead of holding it for longer. None: 0.2, above
+    5,000 ops 0.1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.hard <= self.soft:
+        if self.soft is not None and not self.hard <= self.soft:
             raise ProblemError(f"soft must be at least hard, {self.hard}, not {self.soft}", "option", "soft")
 
 
@@ -181,12 +197,15 @@ class _Search:
         cheap = arrays.cost[arrays.cost > 0]
         self.heat = self.mean * (options.heat or min(max(HEAT * num_ops, LEAST_HEAT), MOST_HEAT))
         self.cold = min(self.heat, options.cold * float(np.quantile(cheap, 0.1))) if len(cheap) else self.heat
+        pace = self.pace = MANY if num_ops > MANY_OPS else FEW
+        self.soft = max(pace.soft, options.hard) if options.soft is None else options.soft
+        self.again = pace.again if options.again is None else options.again
         self.per_byte = base / max(1, self.budget)
         # With a narrower soft excess one tensor would change it by more than a float can hold.
         self.narrow = max(1.0, float(arrays.size.max(initial=0)) / 100)
         self.best: Int | None = None
         self.best_cost: int | None = None
-        self.told = -math.inf
+        self.next_report = -math.inf
         self.untold = self.enough = False
         self.lock = threading.Lock()
         self.tried, self.spent = 0, 0.0
@@ -282,7 +301,8 @@ class _Search:
         kind, begin, hot, before = self._kind(number, left)
         order = self.rounds[kind]
         self.rounds[kind] += 1
-        met = MET[(order if kind == HOT_ROUND else order // len(WARM)) % len(MET)]
+        ranges = self.pace.met
+        met = ranges[(order if kind == HOT_ROUND else order // len(self.pace.warm)) % len(ranges)]
         per_op = FIRST_MOVES
         if number > 0:
             per_op = ROUND_MOVES * 2 ** ((number - 1) // ROUNDS) * (WARM_MOVES if kind == WARM_ROUND else 1)
@@ -337,8 +357,8 @@ class _Search:
                 return HOT_ROUND, self.begin, self.heat, cost
             if number > 0 and kind == HOT_ROUND and left >= LEAST_HOT * self.num_ops:
                 return HOT_ROUND, self.begin, self.heat, cost
-            turn = self.rounds[WARM_ROUND] + (self.num_ops > MANY_OPS)
-            warm = WARM[turn % len(WARM)] * self.mean
+            temperatures = self.pace.warm
+            warm = temperatures[self.rounds[WARM_ROUND] % len(temperatures)] * self.mean
             return WARM_ROUND, best, max(self.cold, min(self.heat, warm)), cost
 
     def _step(self, state: SlotSchedule, seed: int, along: float, hot: float, way: PenaltyWeight) -> int:
@@ -348,7 +368,7 @@ class _Search:
 
         options, began = self.options, now()
         heat = hot * (self.cold / hot) ** along
-        width = self.budget * options.soft * (options.hard / options.soft) ** along
+        width = self.budget * self.soft * (options.hard / self.soft) ** along
         over = max(0.0, float(state.number[PEAK]) - self.budget)
         tau = max(width, self.narrow, over / 100)
         energy = Energy(heat, self.budget, way.per_byte, way.per_byte * width, tau)
@@ -356,7 +376,7 @@ class _Search:
         piece = min(PIECE, max(BATCH, int(CHECK_INTERVAL * self.rate))) if looks else PIECE
         while done == 0 or (done < self.batch and not self._over()):
             moves = min(piece, self.batch - done)
-            met += moves * anneal(self.net, state, energy, -1 if done else seed, moves, self.fixed, options.again)
+            met += moves * anneal(self.net, state, energy, -1 if done else seed, moves, self.fixed, self.again)
             done += moves
         way.follow(met / done)
         with self.lock:
@@ -365,19 +385,20 @@ class _Search:
             with self.lock:
                 if self.best_cost is None or state.number[BEST] < self.best_cost:
                     self.best_cost = int(state.number[BEST])
-                    self.best, self.untold = state.best[state.best >= 0], True
+                    self.best, self.untold = state.best[state.best >= 0].astype(np.int64), True
         if self.untold:
             with self.lock:
                 self._tell()
         return done
 
     def _tell(self) -> None:
-        """Report the best schedule once, at most every :data:`TELL` seconds."""
-        due = self.untold and time.monotonic() >= self.told + TELL
-        if due and self.best is not None and self.call.on_schedule is not None:
+        """Report the best schedule once, if the last report was long enough ago."""
+        began = time.monotonic()
+        if self.untold and began >= self.next_report and self.best is not None and self.call.on_schedule is not None:
             self.untold = False
             self.enough |= self.call.report(useful_schedule(self.problem, self.best, Annealing.name))
-            self.told = time.monotonic()
+            ended = time.monotonic()
+            self.next_report = ended + max(REPORT_INTERVAL, REPORT_PAUSE * (ended - began))
 
     def _state(self, sequence: Int) -> SlotSchedule:
         """Return the state with the sequence spread over the slots."""

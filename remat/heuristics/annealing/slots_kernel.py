@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from remat.runtime.arrays import Float, Int
+from remat.runtime.arrays import Float, Int, Int32
 from remat.runtime.compiled import inlined, kernel, reordered
 
 #: Fields of `SlotSchedule.number`.
@@ -56,7 +56,7 @@ class SlotGraph(NamedTuple):
 
     ops: Int
     tensors: Int
-    links: Int
+    links: Int32
 
 
 class SlotSchedule(NamedTuple):
@@ -76,13 +76,13 @@ class SlotSchedule(NamedTuple):
     slots, and the slots that they leave (-1: none).
     """
 
-    ops: Int
+    ops: Int32
     tensors: Int
-    slots: Int
-    held: Int
-    best: Int
+    slots: Int32
+    held: Int32
+    best: Int32
     number: Int
-    spans: Int
+    spans: Int32
     new_spans: Int
     chain: Int
     level: Int

@@ -10,7 +10,7 @@ import numpy as np
 from remat.graphs.arrays import occurrences, stacked
 from remat.problem import Problem
 from remat.problem.op_sequence import standing_buffers
-from remat.runtime.arrays import Int
+from remat.runtime.arrays import Int, Int32
 
 if TYPE_CHECKING:
     from remat.heuristics.annealing.slots_kernel import SlotGraph, SlotSchedule
@@ -46,7 +46,7 @@ def slot_graph(problem: Problem) -> SlotGraph:
     begins, links = stacked([rows for _, _, rows in columns])
     for (table, column, _), begin in zip(columns, begins, strict=True):
         table[:, column] = begin
-    return kernel.SlotGraph(ops, tensors, links)
+    return kernel.SlotGraph(ops, tensors, links.astype(np.int32))
 
 
 def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
@@ -55,22 +55,27 @@ def slot_schedule(net: SlotGraph, sequence: Int, width: int) -> SlotSchedule:
     from remat.heuristics.annealing.moves_kernel import CHAIN
 
     num_ops, num_tensors = len(net.ops) - 1, len(net.tensors) - 1
+
+    def by_column(*shape: int) -> Int32:
+        """Return zeros of which most rows use the first column only, so that the cache holds it for many rows."""
+        return np.zeros(shape, dtype=np.int32, order="F")
+
+    def empty(*shape: int) -> Int:
+        return np.zeros(shape, dtype=np.int64)
+
     bits = math.ceil(math.log2(width) / 2)
     blocks = -(-width >> bits)
     width = blocks << bits
-    slots = np.zeros((num_ops, MOST_RUNS + 1), dtype=np.int64)
+    slots = by_column(num_ops, MOST_RUNS + 1)
     slots[sequence, occurrences(sequence)] = (np.arange(len(sequence)) * 2 + 1) * width // (2 * len(sequence))
     degree = int(np.diff(net.ops[:, [kernel.INPUTS, kernel.OUTPUTS]], axis=0).sum(axis=1).max(initial=1))
     touched = min(num_tensors, (CHAIN + 1) * degree) + 1
     events = 4 * (touched * (MOST_RUNS + 1) + CHAIN + 1)
 
-    def empty(*shape: int) -> Int:
-        return np.zeros(shape, dtype=np.int64)
-
     state = kernel.SlotSchedule(
-        ops=empty(num_ops, 3), tensors=empty(num_tensors + 1, 4), slots=slots, held=empty(width),
-        best=np.full(width, -1, dtype=np.int64), number=empty(kernel.NUMBERS),
-        spans=empty(num_tensors, MOST_RUNS + 1, 2), new_spans=empty(touched, MOST_RUNS + 1, 2),
+        ops=by_column(num_ops, 3), tensors=np.zeros((num_tensors + 1, 4), dtype=np.int64, order="F"), slots=slots,
+        held=by_column(width), best=np.full(width, -1, dtype=np.int32), number=empty(kernel.NUMBERS),
+        spans=by_column(num_tensors, MOST_RUNS + 1, 2), new_spans=empty(touched, MOST_RUNS + 1, 2),
         chain=empty(CHAIN + 1, 3), level=empty(width), block_level=empty(blocks), block_plus=empty(blocks),
         events=empty(2, events), excess=np.zeros(width), block_excess=np.zeros(blocks), block_times=np.ones(blocks),
         event_factors=np.zeros(events), total=np.zeros(1), factors=np.zeros((num_tensors, 2)),
