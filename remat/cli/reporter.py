@@ -64,8 +64,10 @@ class Reporter:
 
     def __call__(self, moment: Progress) -> None:
         with self._lock:
+            before = self._moment and parts(self._moment, 0.0)
             # a solve that fails at once prints no line
-            self._pending |= moment.phase != "start" or moment.objective is not None
+            if moment.phase != "start" or moment.objective is not None:
+                self._pending |= parts(moment, 0.0) != before
             self._moment, self._heard = moment, time.monotonic()
 
     def news(self, line: str, *facts: str) -> None:

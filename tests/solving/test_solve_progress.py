@@ -41,6 +41,15 @@ def test_number_of_plain_lines_is_limited() -> None:
     assert 1 <= len(stream.getvalue().splitlines()) <= 4
 
 
+def test_equal_reports_print_one_line_per_interval() -> None:
+    stream = io.StringIO()
+    with Reporter(stream=stream, interval=3.0) as report:  # shows changes after 0.3 s
+        for number in range(10):
+            report(progress_at(elapsed=number / 10))
+            time.sleep(0.1)
+    assert len(stream.getvalue().splitlines()) == 1
+
+
 def test_terminal_shows_one_updating_line() -> None:
     stream = Terminal()
     with Reporter(stream=stream) as report:
