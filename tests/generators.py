@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs import ComputeGraph, GraphBuilder, Tensor
 from remat.graphs.graph import Op
 from remat.schedule import Schedule
 
@@ -58,6 +58,21 @@ def training_graph(seed: int, count: int = 5, *, full: bool = False) -> ComputeG
     if full:
         b.output("g0")
     return b.build()
+
+
+def with_chains(graph: ComputeGraph, rng: random.Random) -> ComputeGraph:
+    """Return a graph where some ops with one output write it in two steps, the first of at least as many bytes."""
+    size = {tensor.name: tensor.size for tensor in graph.tensors}
+    tensors, ops = list(graph.tensors), []
+    for name in graph.order or graph.op_names:
+        op = graph.ops[graph.op_index[name]]
+        if len(op.outputs) == 1 and rng.random() < 0.5:
+            longer = Tensor(f"{name} before", size[op.outputs[0]] + rng.randrange(3))
+            tensors.append(longer)
+            ops.append(replace(op, name=f"{name} first", outputs=(longer.name,)))
+            op = replace(op, inputs=(longer.name,), cost=rng.randrange(4))
+        ops.append(op)
+    return replace(graph, tensors=tensors, ops=ops, order=None)
 
 
 def jittered(graph: ComputeGraph, share: float = 0.01, seed: int = 0) -> ComputeGraph:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -21,14 +22,16 @@ from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_elimination import StageElimination
 from remat.bounds.stage_reduction import Known, StageReduction
 from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
-from remat.bounds.stage_solvers import holding_less, is_whole, solve_programme
+from remat.bounds.stage_solvers import by_cp_sat, holding_less, is_whole, solve_programme
 from remat.bounds.stage_sums import stage_sums
 from remat.bounds.sum_branching import SumBranching
 from remat.graphs.arrays import first_computes
 from remat.modeling import Model, lower
 from remat.modeling.matrix import to_matrix
+from remat.modeling.restriction import restrict
+from remat.modeling.rows import rows_from
 from remat.problem import Problem
-from remat.problem.op_sequence import computed_ops, useful_schedule
+from remat.problem.op_sequence import computed_ops, op_sequence, useful_schedule
 from remat.problem.training_step import training_step
 from remat.runtime.arrays import Bool, Float, Int
 from remat.runtime.deadline import Deadline
@@ -83,6 +86,8 @@ class StageProgrammes:
         Positions in the reference order.
     slim : bool
         True while rows (5) and (6) of the relaxation are left out.
+    first : int
+        The first event; -1 if no step of the reference order exceeds the budget.
     value : int
         No schedule in the reference order costs less.
     infeasible : bool
@@ -133,6 +138,13 @@ class StageProgrammes:
         self.likely: set[int] = set()
         self.decisive: set[int] = set()
         self.events = set(prominent_peaks(step_memory(problem), self.budget)[:1])
+        self.first = next(iter(self.events), -1)
+
+    def with_events(self, events: Iterable[int]) -> StageProgrammes:
+        """Return programmes with the first event and the given ones, and what the first event alone has proved."""
+        other = copy.copy(self)
+        other.events, other.slim, other.tried, other._search = {self.first, *events}, True, 0.0, None
+        return other
 
     def worth(self, seconds: float) -> bool:
         """Return False if about as many seconds were not enough for the present events."""
@@ -328,6 +340,29 @@ class StageProgrammes:
                 best = min(best, self._following(search.live(rng)), key=lambda each: (each.cost, each.peak))
         return best.schedules
 
+    def around(self, model: Model, schedule: Schedule, free: Bool, call: SolveOptions) -> list[Schedule]:
+        """Return schedules that cost less than :attr:`enough`, close to a given one; none if none is found in time.
+
+        In the programme as built, tensors are live at events where they are in the given schedule, except `free` ones.
+        """
+        assert self.enough is not None
+        relaxation, objective = self.relaxation, model.objective
+        names = self.problem.graph.tensor_index
+        tensors = np.array([names[name] for name in relaxation.problem.graph.tensor_names], dtype=np.int64)
+        held = held_by(self.problem, schedule, sorted(self.events))
+        if self._reduction is not None:
+            held = self._reduction.merged(held)
+        live = np.array(relaxation.live)
+        stays = (live >= 0) & ~free[tensors]
+        lower, upper = model.lower.copy(), model.upper.copy()
+        lower[live[stays]] = upper[live[stays]] = held[:, tensors][stays]
+        cheaper = model.copy(f"{model.name} around a schedule")
+        most = self._most_below(self.enough) - objective.constant
+        cheaper.add(rows_from("cheaper", (0, objective.index, objective.coefficient), num_rows=1, upper=most))
+        small = restrict(cheaper, lower, upper, call.deadline)
+        raw = by_cp_sat(relaxation, small.model, call, cp_model_probing_level=0)  # probing took a quarter of the time
+        return [] if raw.values is None else self.schedules(small.expand(raw.values))
+
     def _held(self, values: Float) -> Bool:
         """Mark the tensors of the relaxation's problem that a solution holds at each event."""
         live = np.array(self.relaxation.live)
@@ -385,6 +420,36 @@ def stage_memory(problem: Problem, schedule: Schedule) -> Int:
     memory = problem.simulate(Schedule.of_computes(problem.graph, sequence)).memory
     np.maximum.at(most, np.cumsum(first) - first, memory)
     return most
+
+
+def held_by(problem: Problem, schedule: Schedule, events: Sequence[int]) -> Bool:
+    """Mark the tensors that a schedule holds at each event, besides those that the event's op reads or writes.
+
+    The schedule has the reference order; `events` are positions in it, ascending. Accumulation buffers are marked from
+    their last contribution to their last read. Shape (events, tensors).
+
+    Examples
+    --------
+    >>> from remat.graphs.families import unit_chain
+    >>> problem = Problem(unit_chain(2), 4)
+    >>> held = held_by(problem, Schedule.reference(problem.graph), [2])
+    >>> [problem.graph.tensor_names[tensor] for tensor in np.flatnonzero(held[0])]
+    ['f0']
+    """
+    arrays = problem.graph.arrays
+    inputs, outputs = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
+    sequence = op_sequence(problem, schedule)
+    steps = np.flatnonzero(first_computes(sequence))
+    event_at = {int(steps[event]): number for number, event in enumerate(events)}
+    held, needed = np.zeros((len(events), len(arrays.size)), dtype=np.bool_), problem.kept.copy()
+    for step in range(len(sequence) - 1, -1, -1):
+        op = sequence[step]
+        needed[outputs[op]] = False
+        if step in event_at:
+            held[event_at[step]] = needed
+            held[event_at[step], inputs[op]] = False
+        needed[inputs[op]] = True
+    return held
 
 
 def schedule_of_held(

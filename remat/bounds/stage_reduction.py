@@ -73,6 +73,7 @@ class StageReduction:
         arrays = graph.arrays
         limits = self._limits()
         self._dropped = self._negligible()
+        self._instead: list[tuple[int, list[int]]] = []  # tensors between merged ops, and those in their place
         ops = self._ops()
         for op in arrays.order.tolist():
             self._merge(op, ops, limits)
@@ -118,6 +119,13 @@ class StageReduction:
             room -= int(arrays.size[mask & ~there].sum())
             wanted = small[(first[small] < event) & (last[small] > event) & ~there[small]]
             mask[wanted[np.cumsum(arrays.size[wanted]) <= room]] = True
+        return found
+
+    def merged(self, held: Bool) -> Bool:
+        """Return `held`, shape (events, tensors), with outputs of merged ops in place of the tensors between them."""
+        found = held.copy()
+        for tensor, outputs in self._instead:
+            found[:, outputs] |= found[:, [tensor]]
         return found
 
     def _negligible(self) -> Bool:
@@ -179,6 +187,7 @@ class StageReduction:
         both = tuple(dict.fromkeys([*ops[writer].inputs, *own]))
         ops[reader] = replace(op, inputs=both, cost=op.cost + ops[writer].cost)
         limits[reader] = _least(limits[reader], limits[writer])
+        self._instead.append((tensors[0], outputs))
         del ops[writer]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -34,7 +35,14 @@ def solve_programme(relaxation: StageRelaxation, model: Model, call: SolveOption
     """Solve a programme of a relaxation; CP-SAT stops at an objective of at most `near`."""
     if not is_whole(relaxation, model) or model.num_vars > VARIABLES_PER_SECOND * call.deadline.remaining:
         return placed(Highs(), call).solve(model, call)
-    call = replace(call, solver=CP_SAT)
+    return by_cp_sat(relaxation, model, call, near)
+
+
+def by_cp_sat(
+    relaxation: StageRelaxation, model: Model, call: SolveOptions, near: float = -math.inf, **more: int
+) -> RawResult:
+    """Solve a slim programme of a relaxation by CP-SAT, which stops at an objective of at most `near`."""
+    call = replace(call, solver={**CP_SAT, **more})
     whole = in_whole_numbers(relaxation, model)
     return placed(CpSat(), call).solve(whole, call, on_incumbent=lambda found: found.objective <= near)
 

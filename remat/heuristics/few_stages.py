@@ -9,10 +9,11 @@ from remat.bounds.base import lacks_memory
 from remat.bounds.stage_programmes import StageProgrammes
 from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
+from remat.heuristics.stage_windows import StageWindows
 from remat.problem import Problem
 from remat.problem.scope import scope_within_limits
 from remat.runtime.checked_options import Options, Positive
-from remat.runtime.deadline import OverdueError
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 
@@ -20,6 +21,9 @@ from remat.schedule import OrderRule, Schedule
 SEVERAL = 5.0
 #: Share of the time left for a programme; the rest is for the schedules that follow.
 SHARE = 0.8
+#: Ops above which windows come first, after programmes with this share of the time left: large programmes are rarely
+#: decided, and more often for a lower cost to undercut. On smaller graphs windows took time from what finds more.
+MANY_OPS, QUICK = 600, 0.15
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ class FewStages(Heuristic):
     On a training step the first event is near the loss, and the programme is a knapsack with precedence over the values
     that the forward pass saves. PyTorch's partitioner solves a similar knapsack, for bytes saved instead of the peak.
 
+    Programmes with an event for each block of a model are too large for a solver. On graphs of many ops, a run with a
+    start therefore solves them with most tensors as in the best schedule (:mod:`remat.heuristics.stage_windows`).
+
     In a free order it still follows the reference order, and gives no bound.
 
     Attributes
@@ -61,6 +68,8 @@ class FewStages(Heuristic):
         Schedules that follow from the solution of the last programme, perhaps above the budget.
     waiting : list of Schedule
         Schedules of these programmes that drops have not improved, since their kernels were not compiled.
+    windows : StageWindows or None
+        Search around the best schedule, which a later run continues.
 
     Examples
     --------
@@ -77,10 +86,11 @@ class FewStages(Heuristic):
     options_type = FewStagesOptions
     programmes: StageProgrammes | None = None
     waiting: list[Schedule]
+    windows: StageWindows | None = None
 
     def programmes_of(self, problem: Problem) -> StageProgrammes | None:
         if problem.budget_bytes is not None and (self.programmes is None or self.programmes.problem is not problem):
-            self.programmes, self.near, self.waiting = StageProgrammes(problem), (), []
+            self.programmes, self.near, self.waiting, self.windows = StageProgrammes(problem), (), [], None
         return self.programmes
 
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
@@ -113,23 +123,26 @@ class _Search:
 
     def go(self) -> None:
         self._offer([])
-        self._solve_programmes()
+        if self.call.start is not None and len(self.programmes.problem.graph.ops) > MANY_OPS:
+            if self.heuristic.windows is None:
+                self._solve_programmes(QUICK)
+                self._offer([])
+            self._solve_windows()
+        self._solve_programmes(SHARE)
         self._offer([])
 
-    def _solve_programmes(self) -> None:
-        """Solve programmes with more and more events."""
+    def _solve_programmes(self, share: float) -> None:
+        """Solve programmes with more and more events, each in a share of the time left."""
         programmes, options = self.programmes, self.call.options
         cut = programmes.cut(self.call.deadline)
         self._offer(cut)
         if cut and not self._over() and not programmes.widen(cut[0], self.heuristic.options.more):
             return
         while programmes.events and not self._over():
-            part = self.call.deadline.share(SHARE)
+            part = self.call.deadline.share(share)
             if not programmes.worth(part.remaining):
                 return
-            call = SolveOptions(
-                part, options.threads, options.seed, isolate=options.isolate, memory_limit=options.memory_limit
-            )
+            call = self._limits(part)
             model = programmes.build(part, self.best.cost)
             if model.num_vars > self.heuristic.options.variables or lacks_memory(model, options.memory_bytes):
                 return
@@ -153,6 +166,27 @@ class _Search:
                 continue
             if decided or self.best.cost == before:
                 return
+
+    def _solve_windows(self) -> None:
+        """Solve programmes around the best schedule, until a round of windows brings no better one."""
+        heuristic, best = self.heuristic, self.best
+        if best.schedule is None or best.cost is None or self._over():
+            return
+        if not StageWindows.applies(self.programmes, best.schedule):
+            return
+        if heuristic.windows is None:
+            heuristic.windows = StageWindows(self.programmes, heuristic.options.variables, self.call.seed)
+        windows, call = heuristic.windows, self._limits(self.call.deadline)
+        windows.tired = False
+        while not (windows.tired or self._over()):
+            before = best.cost
+            self._offer(windows.schedules(best.schedule, before, call))
+            windows.learn(better=best.cost < before)
+
+    def _limits(self, deadline: Deadline) -> SolveOptions:
+        """Return options for a solver."""
+        given = self.call.options
+        return SolveOptions(deadline, given.threads, given.seed, isolate=given.isolate, memory_limit=given.memory_limit)
 
     def _over(self) -> bool:
         cost, gap = self.best.cost, self.call.options.relative_gap

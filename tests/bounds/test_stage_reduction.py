@@ -5,33 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from generators import training_graph
+from generators import training_graph, with_chains
 
 from remat.backends.highs import Highs
 from remat.bounds.stage_reduction import Known, StageReduction
 from remat.bounds.stage_relaxation import StageRelaxation
-from remat.graphs import ComputeGraph, GraphBuilder, Tensor
+from remat.graphs import GraphBuilder
 from remat.modeling import Linear
 from remat.problem import Problem
 from remat.runtime.solve_options import SolveOptions
 from remat.testing import random_graph
 
 EXACT = SolveOptions(threads=1, relative_gap=0)
-
-
-def with_chains(graph: ComputeGraph, rng: random.Random) -> ComputeGraph:
-    """Return a graph where some ops with one output write it in two steps, the first of at least as many bytes."""
-    size = {tensor.name: tensor.size for tensor in graph.tensors}
-    tensors, ops = list(graph.tensors), []
-    for name in graph.order or graph.op_names:
-        op = graph.ops[graph.op_index[name]]
-        if len(op.outputs) == 1 and rng.random() < 0.5:
-            longer = Tensor(f"{name} before", size[op.outputs[0]] + rng.randrange(3))
-            tensors.append(longer)
-            ops.append(replace(op, name=f"{name} first", outputs=(longer.name,)))
-            op = replace(op, inputs=(longer.name,), cost=rng.randrange(4))
-        ops.append(op)
-    return replace(graph, tensors=tensors, ops=ops, order=None)
 
 
 def optimum(problem: Problem, events: list[int]) -> int | None:
