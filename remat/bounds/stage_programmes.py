@@ -311,6 +311,7 @@ class StageProgrammes:
         return True
 
     def _raise_value(self, value: int) -> None:
+        """Raise :attr:`value`, and record the events of the programme if it is better."""
         self.solved = True
         if value > self.value:
             self.value, self.decisive = value, set(self.events)

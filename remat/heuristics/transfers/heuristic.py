@@ -85,12 +85,11 @@ class Transfers(Heuristic):
     1. *Descents* take, again and again, the tensors that are cheapest to move or recompute for the bytes above the
        budget that they remove, summed over steps. Link time has a price: a high one recomputes more. A move counts only
        for the steps between which both links have had idle time for it, or else costs the time that the device waits.
-       What proves unnecessary is taken back. The first descents begin from the *rounded solution* of the relaxation
-       that gives the transfer bound (:func:`.relaxed.rounded`), which decides on all tensors at once, or from
-       schedules that another search found, which may exceed the budget (:attr:`near`).
+       What proves unnecessary is taken back. The first descents begin from starts that decide on all tensors at once:
+       optima in one memory that is larger by parts of what the links can save (:func:`.relaxed.in_larger_memories`),
+       the *rounded solution* of the relaxation that gives the transfer bound (:func:`.relaxed.rounded`), and schedules
+       that another search found, which may exceed the budget (:attr:`near`).
     2. Others begin without choices, with several prices in turn, which are then refined.
-       The first of these only recompute, in one memory that is larger by parts of what the links can save
-       (:func:`.relaxed.in_larger_memories`).
     3. Their best choices compete with everything moved, each k-th layer moved, drops without moves, and the start.
        With a deadline, drops are left out while their kernels are being compiled.
     4. *Annealing* adds, removes and exchanges recomputations and fetches at random, each evaluated exactly. Its rounds
