@@ -13,6 +13,7 @@ from torch import nn
 from remat.errors import ExecutionError, ProblemError, VerificationError
 from remat.schedule import Schedule
 from remat.solving.training_steps import check_options
+from remat.torch.agreement import Agreement
 from remat.torch.capture.fakes import sample_tuple
 from remat.torch.captured import Captured
 from remat.torch.lock import in_turn
@@ -163,9 +164,11 @@ def _check_module(module: Any) -> None:
 
 def _verify(made: Rematerialized, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     report, eager = plan.report, plan.report.engine == "eager"
+    # threads of a process group may release the tensors of a collective late
+    measure = eager and not Agreement.of([made.captured]).groups
     expected = Expected(
         report.predicted_peak - (report.constant_memory if report.constants_counted else 0),
-        tolerance=_rounding(made.captured) if eager else max(1e-3, _rounding(made.captured)), measure=eager,
+        tolerance=_rounding(made.captured) if eager else max(1e-3, _rounding(made.captured)), measure=measure,
         allocator=None if report.workspace is None else report.random_state_bytes,
     )  # fmt: skip
     found = run_verification(made.original, made, args, kwargs, expected)
