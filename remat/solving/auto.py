@@ -92,15 +92,15 @@ STAGES = (
 )
 
 #: The same where tensors can be moved to a host. A short search and the first bounds end the solve where they meet.
-#: Schedules that only recompute are searched briefly before the bounds, which need a good time to undercut, and later
-#: until their bound shows that none of them is faster than the best one. Over a slow link their search comes first.
+#: Schedules that only recompute are searched until their bound shows that none of them is faster than the best one.
+#: Over a slow link their search comes first. Over a rather slow one a brief search gives the bounds a time to undercut.
 MOVING_STAGES = (
     Stage("transfers", 0.05, when=("slow-link",)),
     Stage("one-memory", 0.5, when=("slow-link",)),
     Stage("transfers", 0.2, seconds_per_op=0.02),
     Stage("drops", 0.1, seconds_per_op=0.01, when=("no-schedule",)),
     Stage("greedy", 0.1, seconds=2, max_ops=2_000, when=("no-schedule",)),
-    Stage("one-memory", 0.05),
+    Stage("one-memory", 0.05, when=("rather-slow-link",)),
     Stage("bounds", 0.3, seconds_per_op=0.15),
     Stage("one-memory", 0.2),
     Stage("transfers", 0.6),

@@ -33,6 +33,8 @@ LNS_OPS = 5000
 #: decides there. ResNet-50 at 20 % over 3 GB/s has 1.6 %. If this included T5 at 20 % (2.8 %), it would cost
 #: 22.95 instead of 22.67 %.
 SLOW = 0.025
+#: The same for links whose bounds need a good time to undercut: they follow from what the link carries in that time.
+RATHER_SLOW = 0.06
 #: Smallest total of a cap per op, in seconds.
 LEAST_CAP = 3.0
 #: Factor on a stage's share for each consecutive run of its method without improvement, once there is a schedule.
@@ -136,15 +138,20 @@ class Policy:
         """True for training graphs that are not tiny."""
         return self.num_ops > EXHAUSTIVE_OPS and training_step(self.problem) is not None
 
-    @cached_property
+    @property
     def slow_link(self) -> bool:
         """True if the slower way of the link to a host carries little of the bytes above the budget: :data:`SLOW`."""
+        return self.carried <= SLOW
+
+    @cached_property
+    def carried(self) -> float:
+        """Part of the bytes above the budget that the slower way of the link carries while each op is computed once."""
         problem, machine = self.problem, self.problem.machine
         if machine is None or not problem.can_move or problem.budget_bytes is None:
-            return False
+            return math.inf
         rates = [rate for rate in (machine.write_rate, machine.read_rate) if rate is not None]
         above = (problem.reference_peak - problem.budget_bytes) * machine.per_second(problem.graph)
-        return bool(rates) and min(rates) * problem.graph.base_cost <= SLOW * above
+        return min(rates) * problem.graph.base_cost / above if rates and above > 0 else math.inf
 
     def follow(self, stages: Iterable[Stage]) -> None:
         """Run the stages that apply, until the search should end."""
@@ -361,6 +368,7 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "large": lambda policy: policy.num_ops > CUT_OPS,
     "no-schedule": lambda policy: policy.session.best is None,
     "slow-link": lambda policy: policy.slow_link,
+    "rather-slow-link": lambda policy: policy.carried <= RATHER_SLOW,
     "compiling": lambda policy: bool(policy.waiting),
     "until-compiled": lambda policy: bool(policy.waiting),
     "time-limit": lambda policy: policy.timed,
