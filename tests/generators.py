@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 from remat.graphs import ComputeGraph, GraphBuilder, Tensor
 from remat.graphs.graph import Op
 from remat.schedule import Schedule
+from remat.testing import random_graph
 
 
 def training_graph(seed: int, count: int = 5, *, full: bool = False) -> ComputeGraph:
@@ -58,6 +59,33 @@ def training_graph(seed: int, count: int = 5, *, full: bool = False) -> ComputeG
     if full:
         b.output("g0")
     return b.build()
+
+
+def saving_blocks(
+    count: int, saved: Callable[[int], tuple[int, int, int, int]], *, loss: int, gradient: int
+) -> ComputeGraph:
+    """Return blocks that save two tensors each, and a loss that takes most of the memory.
+
+    `saved` returns the size and cost of both tensors of a block, the expensive one first; `loss` and `gradient` are
+    sizes.
+    """
+    b, above = GraphBuilder("blocks"), list[str]()
+    for k in range(count):
+        size, cost, small_size, small_cost = saved(k)
+        b.op(f"large{k}", inputs=above, size=size, cost=cost, phase="forward")
+        b.op(f"small{k}", inputs=[f"large{k}"], size=small_size, cost=small_cost, phase="forward")
+        above = [f"small{k}"]
+    b.op("loss", inputs=above, size=loss, cost=50, phase="loss")
+    back = "loss"
+    for k in reversed(range(count)):
+        b.op(f"back{k}", inputs=[back, f"large{k}", f"small{k}"], size=gradient, cost=200, phase="backward")
+        back = f"back{k}"
+    return b.build()
+
+
+def graph_with_chains(seed: int, rng: random.Random, training_ops: int, other_ops: int) -> ComputeGraph:
+    """Return a training graph for odd seeds and a random one for even seeds, :func:`with_chains`."""
+    return with_chains(training_graph(seed, training_ops) if seed % 2 else random_graph(seed, other_ops), rng)
 
 
 def with_chains(graph: ComputeGraph, rng: random.Random) -> ComputeGraph:

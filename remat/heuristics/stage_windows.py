@@ -32,10 +32,10 @@ class StageWindows:
     """Windows of ops whose outputs may be held or not, one after another, around the best schedule so far.
 
     A programme with an event for each block of a model is too large for a solver. But next to a good schedule most
-    tensors can stay as they are. A window is an interval of the reference order before the first event. Each programme
-    has events at the most prominent peaks of the best schedule, and where schedules that followed from solutions
-    exceeded the budget. Tensors computed outside the window are live at an event exactly if they are in the schedule;
-    gradients and accumulation buffers may change as well.
+    tensors can stay as they are. A window is an interval of the reference order before the first event. The events of a
+    programme are the most prominent peaks of the best schedule, and steps at which earlier solutions exceeded the
+    budget. A tensor computed outside the window is live at an event exactly if the schedule holds it there. Gradients
+    and accumulation buffers may change as well.
 
     Neighbouring windows overlap by half. After them, pairs of windows at random places follow: what one part of a model
     keeps in addition, another one may give up.

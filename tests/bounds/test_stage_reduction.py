@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from generators import training_graph, with_chains
+from generators import graph_with_chains, training_graph
 
 from remat.backends.highs import Highs
 from remat.bounds.stage_reduction import Known, StageReduction
@@ -14,7 +14,6 @@ from remat.graphs import GraphBuilder
 from remat.modeling import Linear
 from remat.problem import Problem
 from remat.runtime.solve_options import SolveOptions
-from remat.testing import random_graph
 
 EXACT = SolveOptions(threads=1, relative_gap=0)
 
@@ -31,7 +30,7 @@ def test_reductions_keep_the_optimum(block: int) -> None:
     smaller = limited = 0
     for seed in range(5 * block, 5 * block + 5):
         rng = random.Random(seed)
-        graph = with_chains(training_graph(seed, 6) if seed % 2 else random_graph(seed, 12), rng)
+        graph = graph_with_chains(seed, rng, 6, 12)
         least, most = graph.structural_bound.peak, graph.reference_peak
         budget = int(least + (0.2 + 0.5 * rng.random()) * (most - least))
         problem = Problem(graph, budget, max_computes=3 if seed % 5 == 0 else None)

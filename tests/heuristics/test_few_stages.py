@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from generators import saving_blocks
 from helpers import judged
 
 from remat import solve
 from remat.bounds import stage_bound
 from remat.bounds.stage_solvers import holding_less
-from remat.graphs import GraphBuilder
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.io import load_graph
 from remat.graphs.zoo import gpt
@@ -27,19 +27,8 @@ def run(deadline: float = 30.0, **more: object) -> HeuristicRun:
 
 
 def layers(count: int) -> ComputeGraph:
-    """Return layers that save a cheap and an expensive tensor, and a loss that takes most of the memory."""
-    b = GraphBuilder("layers")
-    above: list[str] = []
-    for k in range(count):
-        b.op(f"product{k}", inputs=above, size=30, cost=100 + k, phase="forward")
-        b.op(f"cheap{k}", inputs=[f"product{k}"], size=20 + k % 3, cost=7 + k % 5, phase="forward")
-        above = [f"cheap{k}"]
-    b.op("loss", inputs=above, size=400, cost=50, phase="loss")
-    gradient = "loss"
-    for k in reversed(range(count)):
-        b.op(f"back{k}", inputs=[gradient, f"product{k}", f"cheap{k}"], size=20, cost=200, phase="backward")
-        gradient = f"back{k}"
-    return b.build()
+    """Return layers that save a cheap and an expensive tensor of similar size."""
+    return saving_blocks(count, lambda k: (30, 100 + k, 20 + k % 3, 7 + k % 5), loss=400, gradient=20)
 
 
 def test_proof_for_a_training_step_with_one_event() -> None:

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from generators import training_graph, with_chains
+from generators import graph_with_chains, saving_blocks
 from helpers import judged
 
 from remat import solve
@@ -20,7 +20,6 @@ from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import Schedule
-from remat.testing import random_graph
 
 
 def limits() -> SolveOptions:
@@ -41,7 +40,7 @@ def test_schedules_are_solutions_of_programmes_around_them(block: int) -> None:
     tested = merged = 0
     for seed in range(10 * block, 10 * block + 10):
         rng = random.Random(seed)
-        graph = with_chains(training_graph(seed, 5) if seed % 2 else random_graph(seed, 9), rng)
+        graph = graph_with_chains(seed, rng, 5, 9)
         least, most = graph.structural_bound.peak, graph.reference_peak
         problem = Problem(graph, int(least + rng.random() * (most - least)))
         schedule = Greedy().run(problem, HeuristicRun(limits()))
@@ -61,18 +60,10 @@ def test_schedules_are_solutions_of_programmes_around_them(block: int) -> None:
 
 
 def blocks(count: int) -> ComputeGraph:
-    """Return blocks that save tensors of different size and cost, and a loss that takes most of the memory."""
-    b, above = GraphBuilder("blocks"), list[str]()
-    for k in range(count):
-        b.op(f"large{k}", inputs=above, size=30 + 7 * k % 5, cost=90 + 13 * k % 29, phase="forward")
-        b.op(f"small{k}", inputs=[f"large{k}"], size=9 + k % 3, cost=11 + 5 * k % 7, phase="forward")
-        above = [f"small{k}"]
-    b.op("loss", inputs=above, size=150, cost=50, phase="loss")
-    gradient = "loss"
-    for k in reversed(range(count)):
-        b.op(f"back{k}", inputs=[gradient, f"large{k}", f"small{k}"], size=40, cost=200, phase="backward")
-        gradient = f"back{k}"
-    return b.build()
+    """Return blocks that save tensors of different size and cost."""
+    return saving_blocks(
+        count, lambda k: (30 + 7 * k % 5, 90 + 13 * k % 29, 9 + k % 3, 11 + 5 * k % 7), loss=150, gradient=40
+    )
 
 
 def test_windows_lead_from_a_poor_schedule_to_an_optimum() -> None:
