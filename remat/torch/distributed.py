@@ -91,6 +91,11 @@ class Spread(NamedTuple):
         return tuple(shape)
 
 
+def with_placement(part: torch.Tensor, spread: Spread | None) -> torch.Tensor:
+    """Return the distributed tensor of a local part; without a placement the part is the tensor."""
+    return part if spread is None else spread.tensor(part)
+
+
 def _splits(placement: Any) -> bool:
     """Return True for a placement that divides a dimension, in one piece or in several."""
     return getattr(placement, "dim", None) is not None

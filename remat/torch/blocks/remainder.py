@@ -14,7 +14,7 @@ from remat.errors import CaptureError
 from remat.torch.blocks.calls import Call
 from remat.torch.capture import capture
 from remat.torch.captured import Captured, Layout, ResultValue
-from remat.torch.distributed import to_local
+from remat.torch.distributed import to_local, with_placement
 from remat.torch.execute.step import returned
 from remat.torch.modes import kept_attributes
 from remat.torch.private import pytree
@@ -188,7 +188,7 @@ class _Stub:
             else:
                 differentiable = op.tangents[op.outputs.index(position)] is not None
                 value = made[position] if differentiable else made[position].detach()
-            values.append(value if result.spread is None else result.spread.tensor(value))
+            values.append(with_placement(value, result.spread))
         return returned(op.captured, values)
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from remat.errors import ExecutionError
-from remat.torch.captured import ResultValue
-from remat.torch.distributed import Spread, described, is_distributed
+from remat.torch.distributed import Spread, described, is_distributed, with_placement
 from remat.torch.execute.step import returned
 from remat.torch.rematerialized.arguments import Sample
 from remat.torch.rematerialized.autograd_function import Program
@@ -161,7 +160,10 @@ class Plan:
         values, captured = iter(self.program(tensors)), self.program.split.captured
         return returned(
             captured,
-            [each.value if each.node is None else _whole(next(values), each) for each in captured.results_of("output")],
+            [
+                each.value if each.node is None else with_placement(next(values), each.spread)
+                for each in captured.results_of("output")
+            ],
         )
 
 
@@ -179,11 +181,6 @@ class MakesPlans(Protocol):
 def modes_of(module: nn.Module) -> Modes:
     """Return the training flags of a module and its submodules."""
     return tuple(each.training for each in module.modules())
-
-
-def _whole(value: torch.Tensor, result: ResultValue) -> torch.Tensor:
-    """Return an output, from its local part if it is distributed."""
-    return value if result.spread is None else result.spread.tensor(value)
 
 
 _ADVICE = ": call rematerialize(...) after such changes"

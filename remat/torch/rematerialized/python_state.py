@@ -124,6 +124,8 @@ def _reads_of(kind: type) -> Iterator[set[tuple[int, str]]]:
         yield found
 
 
+#: Flag of classes that are made at run time, whose methods can be replaced (``Py_TPFLAGS_HEAPTYPE``).
+_HEAP_TYPE = 1 << 9
 #: Depth of objects in objects that are compared, such as ``config.text_config``.
 _DEPTH = 2
 
@@ -145,7 +147,7 @@ def _objects_in(module: nn.Module) -> dict[int, tuple[Any, list[_Place]]]:
 def _is_plain_object(value: Any) -> bool:
     """Return True for an instance of a class written in Python, outside of PyTorch, whose reads can be observed."""
     kind = type(value)
-    is_python = bool(kind.__flags__ & 1 << 9) and hasattr(value, "__dict__")
+    is_python = bool(kind.__flags__ & _HEAP_TYPE) and hasattr(value, "__dict__")
     other = isinstance(value, nn.Module | torch.Tensor | type | Enum) or kind.__module__.partition(".")[0] == "torch"
     return is_python and not other
 
