@@ -53,9 +53,25 @@ def has_buffers(problem):
     return bool((problem.graph.arrays.producers.counts > 1).any())
 
 
-def seeds(part):
-    """Return four seeds for the quick part, ten for others."""
-    return range(4) if part == 0 else range(10 * part, 10 * part + 10)
+def seeds(part, many=10):
+    """Return four seeds for the quick part, `many` for others."""
+    return range(4) if part == 0 else range(many * part, many * part + many)
+
+
+def frees_saved_unread(schedule, graph):
+    """True if a group runs again and what it saves is freed before its backward part has read it."""
+    computed, unread = set(), set()
+    for kind, name in schedule.steps():
+        if kind == "compute":
+            op = graph.ops[graph.op_index[name]]
+            op = graph.ops[graph.op_index[name]]
+            unread.difference_update(op.inputs)
+            if name in computed:
+                unread.update(tensor for tensor in op.outputs if tensor.startswith("saved by"))
+            computed.add(name)
+        elif kind == "free" and name in unread:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("part", some_slow(range(31), 1))
@@ -73,11 +89,14 @@ def test_without_groups_it_is_timed_stages(part):
     assert compared
 
 
-@pytest.mark.parametrize("part", some_slow(range(41), 1))
+@pytest.mark.parametrize("part", some_slow(range(15), 1))
 def test_groups_with_one_option_are_ops_of_timed_stages(part):
-    """Interfaces count throughout a node in both models without corrections; the saved bytes are a tensor there."""
+    """Interfaces count throughout a node in both models without corrections; the saved bytes are a tensor in stages.
+
+    Stages may free saved bytes at once. By (8), groups hold them up to the next phase.
+    """
     compared = 0
-    for problem, groups, rng in map(hierarchy_problem, seeds(part)):
+    for problem, groups, rng in map(hierarchy_problem, seeds(part, 30)):
         if has_buffers(problem):
             continue
         single = []
@@ -87,7 +106,12 @@ def test_groups_with_one_option_are_ops_of_timed_stages(part):
         small = Quotient(CompositeProblem(problem.one_memory, tuple(single))).problem([0] * len(single))
         small = Problem(small.graph, problem.budget_bytes, machine=problem.machine)
         found = optimum(TimedHIlp(problem, HIlpOptions(tuple(single), corrections=False)))
-        assert found == optimum(TimedStages(small))
+        stages = TimedStages(small)
+        raw = answer(stages, Highs())
+        if raw.values is not None and frees_saved_unread(stages.decode(raw.values), small.graph):
+            assert found is None or found >= rounded(raw.objective)
+        else:
+            assert found == rounded(raw.objective)
         compared += found is not None
     assert compared
 
