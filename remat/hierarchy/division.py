@@ -149,7 +149,7 @@ class _Places:
         for op in arrays.order.tolist():
             segment[op] = seen.setdefault(passes.get(op, (None, op)), len(seen))
         self.segments = list(seen)
-        self.segment_of, self.place = segment, seen
+        self.place = seen
         self.size: list[int] = arrays.size.tolist()
         self.inputs = [row.tolist() for row in arrays.op_inputs]
         self.outputs = [row.tolist() for row in arrays.op_outputs]

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 #: Budgets of the curve, as shares of the step's peak without recomputation.
 SHARES = tuple(range(90, 10, -10))
-#: Parts of the time limit for the curve, and for the largest sizes together.
-FOR_CURVE, FOR_SIZES = 0.6, 0.4
+#: Part of the time limit for the curve; the rest is for the largest sizes.
+FOR_CURVE = 0.6
 
 
 class EstimateOptions(TypedDict, total=False):
