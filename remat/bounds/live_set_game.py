@@ -22,7 +22,7 @@ MOST_LOCAL = 60
 #: Searches within searches: each takes some frames of the interpreter's stack.
 MOST_NESTED = 40
 #: Smallest effort of a search within another.
-LEAST_EFFORT = 20
+LEAST_EFFORT = 10
 #: Computations of tensors from others that are remembered, about 1 kB each; then they are forgotten.
 MOST_LOCAL_FOUND = 1_000_000
 #: Bytes beyond all memory.

@@ -30,10 +30,12 @@ ATTEMPT_PER_OP, ATTEMPT_LEAST = 0.002, 0.1
 ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 #: Share of the gap that the first attempt of a round closes, and the smallest share tried.
 FIRST_STEP, LAST_STEP = {"drops": 1 / 8, "eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
-#: Shares of the time left for bounds, of that for the live set bound, and of the time left for loading a heuristic.
-BOUND_SHARE, LIVE_SHARE, PREPARE_SHARE = 0.3, 0.5, 0.6
-#: Share of the stage of live sets for the search; the rest is for its schedule.
-DECIDING_SHARE = 0.6
+#: Shares of the time left for bounds, and for loading a heuristic.
+BOUND_SHARE, PREPARE_SHARE = 0.3, 0.6
+#: Shares of the stage of live sets for the first pass of the search, and for all; the rest is for its schedules.
+FIRST_SHARE, DECIDING_SHARE = 0.85, 0.6
+#: Peak relative to the least one so far from which schedules are built during the search.
+MUCH_LOWER = 0.99
 #: Shares of the time left for the search for the cheapest schedule with that peak: exhaustive, and by each heuristic.
 EXHAUSTIVE_SHARE, CHEAPER_SHARE = 0.3, 0.15
 #: Seconds of a share without a deadline.
@@ -62,9 +64,16 @@ QUICK_STAGES = (
     Stage("order", 0.6, max_ops=ORDERING_OPS, when=("free-order", "once"), wait=True),
     Stage("order", 0.2, max_ops=ORDERING_OPS, when=("free-order",), wait=True),
 )
-#: The whole search as a table.
+#: The whole search as a table. Eviction and greedy mostly end in their first attempts, or where live sets lead lower.
 STAGES = (
-    *QUICK_STAGES,
+    *QUICK_STAGES[:4],
+    Stage("eviction", 0.05, when=("training",)),
+    *QUICK_STAGES[4:6],
+    Stage("eviction", 0.05, when=("no-training",)),
+    Stage("greedy", 0.05),
+    Stage("live-sets", 0.6, when=("training",)),
+    Stage("live-sets", 0.15, when=("no-training",)),
+    *QUICK_STAGES[6:],
     Stage(ROTOR, 0.15, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
     Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),
     Stage("live-sets", 0.5),
@@ -136,26 +145,30 @@ class MinPeakSearch(Policy):
         with self.session.timed("bounds"):
             found = held_bound(self.problem, deadline=deadline)
             self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
-            if not (self.quick or self.once or self.over):
-                self._search_live_sets(deadline.share(LIVE_SHARE))
         return True
 
-    def live_set_search(self, deadline: Deadline) -> None:
-        """Continue the search of the live set bound, and add its schedules if their peak is lower than all others."""
+    def live_set_search(self, deadline: Deadline) -> bool:
+        """Continue the search of the live set bound, and add its schedules: at once those of a much lower peak.
+
+        Return False if its first pass is not over, so that the next stage has its whole share.
+        """
         if self.once or self.over:
-            return
-        with self.session.timed("bounds"):
-            search = self._search_live_sets(deadline.share(DECIDING_SHARE))
+            return False
+        with self.session.timed("live-sets"):
+            search = self.live_sets = self.live_sets or LiveSetSearch(self.problem)
+            first, later = deadline.share(FIRST_SHARE), deadline.share(DECIDING_SHARE)
+            while search.advance(first if search.high is None else later):
+                self._use(search, MUCH_LOWER, deadline)
+            self._use(search, 1.0, deadline)
+        return search.high is not None
+
+    def _use(self, search: LiveSetSearch, share: float, deadline: Deadline) -> None:
+        """Raise the bound to that of the search; add its schedules if their peak is below a share of the least."""
+        found = search.bound()
+        self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
+        if search.high is not None and search.high < share * self.peak:
             for schedule in search.schedules(self.peak, deadline):
                 self.session.add(schedule, "live set search")
-
-    def _search_live_sets(self, deadline: Deadline) -> LiveSetSearch:
-        if self.live_sets is None:
-            self.live_sets = LiveSetSearch(self.problem)
-        self.live_sets.run(deadline)
-        found = self.live_sets.bound()
-        self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
-        return self.live_sets
 
     def only_orders(self) -> bool:
         """Return True if only the order may change, and the graph is small enough to search orders."""

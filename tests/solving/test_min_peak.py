@@ -106,6 +106,19 @@ def test_preliminary_model_lowers_the_peak() -> None:
             assert search.bound == before  # staged schedules only: no bound on all
 
 
+def test_ctrl_c_during_live_sets_keeps_a_low_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This search takes seconds on graphs of 1,000 ops; heuristics run before it."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(MinPeakSearch.steps, "live-sets", interrupt)
+    graph = ZOO["resnet50-ops"]()
+    found = checked(minimize(graph, backend=None, stop=5, options=ONE))
+    assert found.stop is StopReason.INTERRUPTED
+    assert found.peak < 0.5 * graph.reference_peak
+
+
 #: Claim of a bound that is too high.
 WRONG_BOUND = RawResult(Status.UNKNOWN, StopReason.DEADLINE, bound=1e6)
 
@@ -264,7 +277,7 @@ def test_no_heuristic_is_loaded_after_the_deadline(monkeypatch):
     ("compiled", "quick", "training", "order"),
     [
         (True, False, False, ["drops", "eviction", "greedy"]),
-        (None, False, False, ["eviction", "greedy", "drops"]),
+        (None, False, False, ["eviction", "greedy", "eviction", "greedy", "drops"]),
         (True, True, False, ["eviction", "greedy"]),
         (True, False, True, ["eviction", "greedy"]),
     ],
@@ -276,6 +289,7 @@ def test_drops_run_first_on_graphs_without_blocks(monkeypatch, compiled, quick, 
     monkeypatch.setattr(MinPeakSearch, "_cheapen", lambda _: None)
     monkeypatch.setattr(MinPeakSearch, "attempt_once", lambda *_: None)
     monkeypatch.setattr(Drops, "compiled", lambda *_: compiled)
+    monkeypatch.setitem(MinPeakSearch.steps, "live-sets", lambda *_: None)
     graph = unit_chain(40) if training else layered(60, seed=1)
     session = Session(Problem(graph, objective="least-peak"), SolveOptions(Deadline.after(0.9 if quick else 60)), "")
     MinPeakSearch(session, quick=quick).run()
