@@ -21,8 +21,8 @@ MOST_OPS = 5_000
 EFFORTS = 20, 100, 500, 2_500, 12_500
 #: Share by which the memory rises after a search that gave up; it doubles each further time for the same op.
 RISE = 0.01
-#: A round ends when the memory at which it gave up is within this share of what suffices.
-FINE = 1e-4
+#: A round ends when the memory at which it gave up is within this share of what is necessary, and of what suffices.
+FINE = 1e-3
 #: Largest tensor that gates take as small, relative to the structural bound.
 SMALL = 0.005
 #: Memory of schedules, relative to the least that suffices, as long as they keep the limit of computes. With the least,
@@ -84,8 +84,8 @@ class LiveSetSearch:
     cannot be live within it, the bound and the memory rise to the least memory beyond. If the search gives up, the
     memory rises by :data:`RISE`, and by twice as much each further time. At the end of a pass, all inputs can be live
     within the largest memory. Further passes halve the interval between the bound and the least such memory. Where they
-    give up, they aim higher, and when the interval is used up, the next round searches longer. A later call of
-    :meth:`run` continues the search.
+    give up, the next ones aim above and below. When little is left there, the next round searches longer. A later call
+    of :meth:`run` continues the search.
 
     Parameters
     ----------
@@ -103,7 +103,9 @@ class LiveSetSearch:
         self._first = structural_bound(problem)
         self.low = (self._first.value or 0) - problem.constant_bytes
         self.high: int | None = None
-        self._cause, self._vain, self._round = "", self.low, 0
+        self._cause, self._round = "", 0
+        self._vain: tuple[int, int] | None = None
+        """Least and most memory at which the present round gave up."""
         applies = not problem.can_move and len(problem.graph.ops) <= MOST_OPS
         self.game = LiveSetGame(problem) if applies else None
         self._gated: GatedGame | None = None
@@ -134,14 +136,18 @@ class LiveSetSearch:
     def _memory(self) -> int | None:
         """Return the memory with which the next pass starts; None after the last round, or if the interval is closed.
 
-        A round ends when the memory at which it gave up is close to what suffices.
+        A round gives up at some memory. It halves the larger of the intervals above and below, until both are small.
         """
         if self.high is None:
             return self.low
         while self.high != self.low and self._round < len(EFFORTS):
-            if self._vain + 1 + int(FINE * self.high) < self.high:
-                return (max(self._vain, self.low) + self.high) // 2
-            self._round, self._vain = self._round + 1, self.low
+            if self._vain is None:
+                return (self.low + self.high) // 2
+            least, most = self._vain
+            above, below = self.high - max(most, self.low), least - self.low
+            if max(above, below) > 1 + int(FINE * self.high):
+                return self.high - (above + 1) // 2 if above >= below else self.low + below // 2
+            self._round, self._vain = self._round + 1, None
         return None
 
     def _pass(self, game: LiveSetGame, memory: int) -> None:
@@ -162,8 +168,9 @@ class LiveSetSearch:
                 if decided:
                     break
                 if decided is None:
-                    self._vain = max(self._vain, memory)
                     if self.high is not None:
+                        least, most = self._vain or (memory, memory)
+                        self._vain = min(least, memory), max(most, memory)
                         return
                     memory, rise = max(memory + 1, int(memory * (1 + rise))), 2 * rise
                 elif self.high is not None and lower > memory:

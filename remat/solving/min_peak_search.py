@@ -72,7 +72,7 @@ STAGES = (
     Stage("eviction", 0.05, when=("no-training",)),
     Stage("greedy", 0.05),
     Stage("live-sets", 0.6, when=("training",)),
-    Stage("live-sets", 0.15, when=("no-training",)),
+    Stage("live-sets", 0.6, when=("narrow",)),
     *QUICK_STAGES[6:],
     Stage(ROTOR, 0.15, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
     Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),

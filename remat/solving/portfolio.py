@@ -9,9 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
+
 from remat.bounds.stage_bound import Programmes
 from remat.bounds.stage_programmes import CUT_OPS
 from remat.errors import BackendError, ModelError, ProblemError
+from remat.graphs.arrays import staircase
 from remat.heuristics.base import Heuristic
 from remat.heuristics.turns import Turns
 from remat.problem.training_step import training_step
@@ -27,6 +30,8 @@ from remat.solving.session import Session
 
 #: Ops up to which the search is exhaustive.
 EXHAUSTIVE_OPS = 24
+#: Most tensors live at a step of a narrow graph: searched networks have 7 to 21, random layers of 300 ops 66.
+FEW_LIVE = 40
 #: Ops up to which neighbourhoods are searched by models.
 LNS_OPS = 5000
 #: Part of the bytes above the budget that a slow link carries at most while each op is computed once: recomputation
@@ -137,6 +142,14 @@ class Policy:
     def training(self) -> bool:
         """True for training graphs that are not tiny."""
         return self.num_ops > EXHAUSTIVE_OPS and training_step(self.problem) is not None
+
+    @cached_property
+    def narrow(self) -> bool:
+        """True if no training graph, and if few tensors are live in the reference order: :data:`FEW_LIVE`."""
+        arrays = self.problem.graph.arrays
+        first, last = arrays.lifetimes(arrays.position)
+        live = staircase(first, last, np.ones_like(first), self.num_ops)
+        return not self.training and int(live.max(initial=0)) <= FEW_LIVE
 
     @property
     def slow_link(self) -> bool:
@@ -364,6 +377,7 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "once": lambda policy: policy.once,
     "training": lambda policy: policy.training,
     "no-training": lambda policy: not policy.training,
+    "narrow": lambda policy: policy.narrow,
     "not-tiny": lambda policy: policy.num_ops > EXHAUSTIVE_OPS,
     "large": lambda policy: policy.num_ops > CUT_OPS,
     "no-schedule": lambda policy: policy.session.best is None,
