@@ -87,9 +87,18 @@ class LiveSetGame:
                 self.before[tensor] |= sources
         self._singles: list[Live] = [frozenset((tensor,)) for tensor in range(len(self.size))]
         self._upper: dict[Live, int] = {frozenset(): 0}
-        self._lower: dict[Live, float] = {}
+        self._lower: dict[Live, float] = self._bounds()
         self._vain: dict[Live, Question] = {}
         self._local: dict[tuple[int, Live], Steps | int] = {}
+
+    def _bounds(self) -> dict[Live, float]:
+        """Return bounds for single tensors: the largest step among those that each needs."""
+        least: dict[int, float] = {}
+        for op in self.order:
+            needed = max([self.needs[op], *[least[read] for read in self.reads[op]]])
+            for written in self.writes[op]:
+                least[written] = min(needed, least.get(written, inf))
+        return {self._singles[tensor]: needed for tensor, needed in least.items()}
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
@@ -237,7 +246,7 @@ class LiveSetGame:
         alone, memory = self._singles[tensor], asked.memory - held
         if self._upper.get(alone, ENDLESS) <= memory:
             return True
-        if self._lower.get(alone, 0) > memory or self.needs[self.writers[tensor][0]] > memory:
+        if self._lower.get(alone, 0) > memory:
             return False
         within = asked.within(held)
         if self._is_vain(alone, within) or within.depth > MOST_NESTED or self.clock.expired:

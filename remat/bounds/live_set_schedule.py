@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from remat.bounds.live_set_game import LEAST_EFFORT, Live, LiveSetGame, Question
 from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
@@ -35,6 +37,7 @@ class Computes:
         self._ops: list[int] = []
         self._live: set[int] = set()
         self._bytes, self._now = 0, 0
+        self._rank = self._hindrance  # cached for each place in the reference order, at which it does not change
         self._sources = [each.bit_count() for each in game.before]
         never = len(game.order)
         self._uses: list[list[int]] = [[never] if tensor in game.kept else [] for tensor in range(len(game.size))]
@@ -51,6 +54,7 @@ class Computes:
         game = self._game
         game.clock = clock
         for self._now, op in enumerate(game.order):
+            self._rank = cache(self._hindrance)
             held = self._held(op)
             self._reach(game.reads[op] - held, held)
             self._run(op, game.reads[op] | held)
@@ -120,7 +124,7 @@ class Computes:
     def _drop(self, tensors: Live | set[int], excess: int) -> None:
         """Drop tensors of at least `excess` bytes, and none that the others make superfluous."""
         size, dropped = self._game.size, []
-        for tensor in sorted(tensors, key=self._hindrance, reverse=True):
+        for tensor in sorted(tensors, key=self._rank, reverse=True):
             if excess <= 0:
                 break
             dropped.append(tensor)
