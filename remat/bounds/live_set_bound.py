@@ -111,6 +111,8 @@ class LiveSetSearch:
         applies = not problem.can_move and len(problem.graph.ops) <= MOST_OPS
         self.game = LiveSetGame(problem) if applies else None
         self._gated: GatedGame | None = None
+        self._too_long = False
+        """True if a schedule had too many computes; those with less memory mostly have more."""
 
     def bound(self) -> Bound:
         """Return the bound so far."""
@@ -195,9 +197,9 @@ class LiveSetSearch:
         :data:`ROOMS`. There is none if some op may not run again, or if a tensor has several writers.
         """
         game, high, below = self.game, self.high, limit - self.problem.constant_bytes
-        if game is None or high is None or any(most is not None for most in self.problem.compute_limits):
+        if game is None or high is None or self._too_long or any(len(each) > 1 for each in game.writers):
             return
-        if any(len(each) > 1 for each in game.writers):
+        if any(most is not None for most in self.problem.compute_limits):
             return
         tries = [(int(high * room), 0) for room in ROOMS] + [(high, most_failures) for most_failures in FAILURES]
         last, steady = 0, False
@@ -206,6 +208,7 @@ class LiveSetSearch:
                 continue
             schedule = Computes(game, memory, most_failures).schedule(clock)
             if schedule is None:
+                self._too_long = not clock.expired
                 return
             last, steady = len(schedule), len(schedule) < STEADY * last
             yield schedule

@@ -44,6 +44,9 @@ ENDLESS = 60.0
 LOADING_LEAST = 1.0
 #: Ops up to which orders are searched with and without kernels.
 ORDERING_OPS, SLOW_ORDERING_OPS = 20_000, 200
+#: Ops up to which training graphs search live sets early: the first pass takes 4 s of processor time on 2,600 ops, and
+#: its schedules have too many computes.
+FIRST_LIVE_OPS = 2_000
 #: States times ops up to which the interpreted search is faster than loading the compiled one, some tenths of a second.
 FIRST_WORK = 200_000
 #: Ops up to which rules run before compiled code, which runs them again.
@@ -71,10 +74,10 @@ STAGES = (
     *QUICK_STAGES[4:6],
     Stage("eviction", 0.05, when=("no-training",)),
     Stage("greedy", 0.05),
-    Stage("live-sets", 0.6, when=("training",)),
+    Stage(ROTOR, 0.15, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
+    Stage("live-sets", 0.7, max_ops=FIRST_LIVE_OPS, when=("training",)),
     Stage("live-sets", 0.6, when=("narrow",)),
     *QUICK_STAGES[6:],
-    Stage(ROTOR, 0.15, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
     Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),
     Stage("live-sets", 0.5),
     Stage("annealing", 0.5, wait=True),
