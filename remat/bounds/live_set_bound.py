@@ -130,14 +130,16 @@ class LiveSetSearch:
 
     def advance(self, clock: Deadline) -> bool:
         """Run one pass; return False if none is left, or the deadline has passed."""
-        game, memory = self.game, self._memory()
-        if game is None or memory is None or clock.expired:
+        game = self.game
+        if game is None or clock.expired:
             return False
         game.clock = clock
-        self._pass(game, memory)
-        return True
+        memory = self._memory(game)
+        if memory is not None:
+            self._pass(game, memory)
+        return memory is not None
 
-    def _memory(self) -> int | None:
+    def _memory(self, game: LiveSetGame) -> int | None:
         """Return the memory with which the next pass starts; None after the last round, or if the interval is closed.
 
         A round gives up at some memory. It halves the larger of the intervals above and below, until both are small.
@@ -151,15 +153,14 @@ class LiveSetSearch:
             above, below = self.high - max(most, self.low), least - self.low
             if max(above, below) > 1 + int(FINE * self.high):
                 return self.high - (above + 1) // 2 if above >= below else self.low + below // 2
+            if self._round == 0:
+                self._refute(game)
             self._round, self._vain = self._round + 1, None
         return None
 
     def _pass(self, game: LiveSetGame, memory: int) -> None:
         """Decide for the inputs of each op, and for the tensors to keep, whether they can be live within `memory`."""
-        effort, names = EFFORTS[self._round], self.problem.graph.op_names
-        goals = [(names[op], game.reads[op]) for op in game.order]
-        if len(game.kept) <= MOST_KEPT:
-            goals.append(("", game.kept))
+        effort, goals = EFFORTS[self._round], self._goals(game)
         for name, goal in goals:
             rise = RISE
             while game.upper(goal) > memory:
@@ -181,6 +182,20 @@ class LiveSetSearch:
                     return
                 memory = max(memory, self.low)
         self.high = max(self.low, *(int(game.upper(goal)) for _, goal in goals))
+
+    def _goals(self, game: LiveSetGame) -> list[tuple[str, Live]]:
+        """Return the sets that must be live in turn, with the names of the ops that read them."""
+        names = self.problem.graph.op_names
+        goals = [(names[op], game.reads[op]) for op in game.order]
+        return [*goals, ("", game.kept)] if len(game.kept) <= MOST_KEPT else goals
+
+    def _refute(self, game: LiveSetGame) -> None:
+        """Ask each set for less memory than the bound: there few steps are possible, and all others may need more."""
+        for name, goal in self._goals(game):
+            if game.upper(goal) > self.low:
+                game.decide(goal, Question(self.low - 1, EFFORTS[0]))
+                if game.lower(goal) > self.low:
+                    self.low, self._cause = int(game.lower(goal)), name
 
     def _decide(self, game: LiveSetGame, goal: Live, asked: Question) -> bool | None:
         """Decide whether a set can be live; with gates, if the plain search gives up below memory that suffices."""

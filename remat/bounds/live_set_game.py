@@ -87,18 +87,19 @@ class LiveSetGame:
                 self.before[tensor] |= sources
         self._singles: list[Live] = [frozenset((tensor,)) for tensor in range(len(self.size))]
         self._upper: dict[Live, int] = {frozenset(): 0}
-        self._lower: dict[Live, float] = self._bounds()
+        self._lower: dict[Live, float] = {}
+        self._least = self._largest_steps()
         self._vain: dict[Live, Question] = {}
         self._local: dict[tuple[int, Live], Steps | int] = {}
 
-    def _bounds(self) -> dict[Live, float]:
-        """Return bounds for single tensors: the largest step among those that each needs."""
-        least: dict[int, float] = {}
+    def _largest_steps(self) -> list[int]:
+        """Return for each tensor the memory of the largest step among those that it needs."""
+        least = [ENDLESS] * len(self.size)
         for op in self.order:
             needed = max([self.needs[op], *[least[read] for read in self.reads[op]]])
             for written in self.writes[op]:
-                least[written] = min(needed, least.get(written, inf))
-        return {self._singles[tensor]: needed for tensor, needed in least.items()}
+                least[written] = min(needed, least[written])
+        return least
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
@@ -153,9 +154,15 @@ class LiveSetGame:
         return False
 
     def _is_vain(self, goal: Live, asked: Question) -> bool:
-        """Return True if a search for as much memory gave up after as much effort."""
+        """Return True if a search gave up after as much effort.
+
+        For a question within another, which hopes for steps, it may have had more memory. Less memory is easier to
+        refute, which is the hope of the others.
+        """
         vain = self._vain.get(goal)
-        return vain is not None and vain.memory >= asked.memory and vain.effort >= asked.effort
+        if vain is None or vain.effort < asked.effort:
+            return False
+        return vain.memory >= asked.memory if asked.depth else vain.memory == asked.memory
 
     def _entry(self, live: Live, number: int) -> tuple[int, int, int, Live]:
         """Return a set with its place in the queue of a search."""
@@ -246,7 +253,7 @@ class LiveSetGame:
         alone, memory = self._singles[tensor], asked.memory - held
         if self._upper.get(alone, ENDLESS) <= memory:
             return True
-        if self._lower.get(alone, 0) > memory:
+        if self._lower.get(alone, 0) > memory or self._least[tensor] > memory:
             return False
         within = asked.within(held)
         if self._is_vain(alone, within) or within.depth > MOST_NESTED or self.clock.expired:

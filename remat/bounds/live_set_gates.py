@@ -120,7 +120,7 @@ class GatedGame(LiveSetGame):
             self.needs[op] -= self._bytes(touched & light)
         self.reads, self.writes = [each - light for each in self.reads], [each - light for each in self.writes]
         self._touched, self.kept, self._light = [each - light for each in self._touched], self.kept - light, 0
-        self._lower = self._bounds()
+        self._least = self._largest_steps()
 
     def _needed(self) -> tuple[list[int], list[int]]:
         """Return the ops that each tensor needs by large tensors with one writer, and these tensors, with itself."""

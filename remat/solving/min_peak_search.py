@@ -44,6 +44,8 @@ ENDLESS = 60.0
 LOADING_LEAST = 1.0
 #: Ops up to which orders are searched with and without kernels.
 ORDERING_OPS, SLOW_ORDERING_OPS = 20_000, 200
+#: Maximum seconds of the first runs of eviction and greedy.
+FIRST_SECONDS = 2.0
 #: Ops up to which training graphs search live sets early: the first pass takes 4 s of processor time on 2,600 ops, and
 #: its schedules have too many computes.
 FIRST_LIVE_OPS = 2_000
@@ -70,10 +72,10 @@ QUICK_STAGES = (
 #: The whole search as a table. Eviction and greedy mostly end in their first attempts, or where live sets lead lower.
 STAGES = (
     *QUICK_STAGES[:4],
-    Stage("eviction", 0.05, when=("training",)),
+    Stage("eviction", 0.05, seconds=FIRST_SECONDS, when=("training",)),
     *QUICK_STAGES[4:6],
-    Stage("eviction", 0.05, when=("no-training",)),
-    Stage("greedy", 0.05),
+    Stage("eviction", 0.05, seconds=FIRST_SECONDS, when=("no-training",)),
+    Stage("greedy", 0.05, seconds=FIRST_SECONDS),
     Stage(ROTOR, 0.15, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
     Stage("live-sets", 0.7, max_ops=FIRST_LIVE_OPS, when=("training",)),
     Stage("live-sets", 0.6, when=("narrow",)),
