@@ -7,7 +7,6 @@ from oracles import least_cost
 
 from remat.graphs import GraphBuilder
 from remat.graphs.layered import layered
-from remat.heuristics.annealing import heuristic
 from remat.heuristics.annealing.heuristic import Annealing, AnnealingOptions, _Search
 from remat.heuristics.annealing.tables import MOST_RUNS
 from remat.heuristics.base import HeuristicRun
@@ -151,19 +150,21 @@ def test_resumed_run_uses_a_better_start():
     assert judged(problem, found).cost <= judged(problem, better).cost
 
 
-def test_hot_rounds_restart_and_end_halfway_if_another_one_had_less_energy(monkeypatch):
-    """A second one follows the first if that gained, and some of the later ones are half as long."""
-    monkeypatch.setattr(heuristic, "ROUND_MOVES", 2_000)
+def test_restarts_have_a_third_of_the_moves_and_their_best_three_results_are_improved(monkeypatch):
     problem = Problem(layered(100, 0.3, 2), "58%", "free")
     call = HeuristicRun(SolveOptions(seed=2, threads=1), Drops().run(problem, RUN))
     search = _Search(problem, AnnealingOptions(moves=1_000_000), call)
-    rounds, add = [], search.kinds.add
-    monkeypatch.setattr(search.kinds, "add", lambda *round_: (rounds.append(round_), add(*round_)))
+    plans, plan = [], search._plan
+    monkeypatch.setattr(search, "_plan", lambda *given: plans.append(plan(*given)) or plans[-1])
     search.go()
-    assert [kind for kind, *_ in rounds[:3]] == ["hot", "hot", "warm"]
-    assert rounds[0][2] > 0
-    hot = [moves for kind, moves, _ in rounds[:4] if kind == "hot"]
-    assert [round(moves / hot[0], 1) for moves in hot] == [1.0, 1.0, 0.5]
+    improving = [round_.improved is not None for round_ in plans]
+    first = improving.index(True)
+    assert all(improving[first:])
+    share = sum(round_.moves for round_ in plans[:first]) * len(problem.graph.ops) / 1_000_000
+    assert share == pytest.approx(0.35, abs=0.05)
+    assert len({id(round_.improved) for round_ in plans[first : first + 3]}) == 3
+    assert plans[-1].improved is search.found[0]
+    assert search.found[0].cost == search.best_cost
 
 
 def test_few_moves_improve_a_good_start():

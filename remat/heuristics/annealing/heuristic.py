@@ -35,13 +35,8 @@ if TYPE_CHECKING:
 
 #: Moves per op, of all rounds together, without a deadline or a number of moves.
 MOVES_PER_OP = 20_000
-#: Moves per op of the first hot rounds; fewer in the very first round, so that it answers soon.
-ROUND_MOVES, FIRST_MOVES = 16_000, 500
-#: Number of rounds after which their length doubles.
-ROUNDS = 4
-#: Share of the cooling schedule after which a hot round ends if another one had less energy there. That decides the
-#: result: on a layered graph of 500 ops, rounds at 7.0 and 7.9 % ended at 5.3 %, and those at 8.5 to 10.5 % at 6.5 %.
-HALFWAY = 0.5
+#: Moves per op of the first round, so that it answers soon, and of later ones until a schedule fits the budget.
+FIRST_MOVES, SEEKING_MOVES = 500, 16_000
 #: Fewest moves of a cooling step.
 BATCH = 5_000
 #: Most moves between two checks of the clock; with a deadline, seconds between them, but at least the moves of the
@@ -49,14 +44,8 @@ BATCH = 5_000
 PIECE, CHECK_INTERVAL = 20_000, 0.05
 #: Factor of each change of that penalty in a round, and of all together.
 STEP, RANGE = 1.25, 100
-#: First temperature per op, its least and its largest default, in mean costs of an op.
+#: First temperature per op until a schedule fits, its least and its largest default, in mean costs of an op.
 HEAT, LEAST_HEAT, MOST_HEAT = 0.01, 2.5, 5.0
-#: Kinds of rounds: from the start at a temperature that forgets it, or from the best schedule.
-HOT_ROUND, WARM_ROUND = "hot", "warm"
-#: Moves of warm rounds relative to hot ones.
-WARM_MOVES = 0.5
-#: Moves per op below which a hot round does not reach the quality of a known schedule.
-LEAST_HOT = 2_000
 #: Share of the time up to the horizon for which rounds are planned, if this run is one of several turns.
 SHARE = 0.8
 #: Minimum time between two reports of schedules: seconds, and a multiple of the time that the last one took. On 100,000
@@ -67,11 +56,20 @@ REPORT_INTERVAL, REPORT_PAUSE = 0.5, 9
 class _Pace(NamedTuple):
     """Constants that depend on the moves per op for which there is time."""
 
-    warm: tuple[float, ...]
-    """First temperatures of warm rounds, in mean costs of an op, in turn."""
+    share: float
+    """Share of all moves for restarts."""
+    restarts: tuple[tuple[float, int], ...]
+    """First temperatures of restarts, in mean costs of an op, and their moves per op. Each has two in turn, from the
+    start and from the reference order."""
+    kept: int
+    """Number of the best schedules from which the first rounds after the restarts begin."""
+    moves: int
+    """Moves per op of these rounds."""
+    heats: tuple[float, ...]
+    """Their first temperatures, in mean costs of an op. Those that gain more have more rounds."""
     met: tuple[tuple[float, float], ...]
     """Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls.
-    Rounds of a kind take turns, since each range misses schedules that the other finds."""
+    Rounds take turns, since each range misses schedules that the other finds."""
     soft: float
     again: float
     """Defaults of the options of these names."""
@@ -79,8 +77,35 @@ class _Pace(NamedTuple):
 
 #: Number of ops above which time is for one round, of some 100 moves per op or less.
 MANY_OPS = 5_000
-FEW = _Pace((0.5, 2.5), ((0.02, 0.15), (0.3, 0.6)), soft=1e-2, again=0.2)
-MANY = _Pace((5.0, 0.5), ((0.6, 0.9), (0.3, 0.6)), soft=3e-3, again=0.1)
+FEW = _Pace(
+    0.35, ((0.5, 500), (5.0, 500), (2.5, 500), (10.0, 500), (10.0, 2_000)),
+    3, 500, (0.1, 0.25, 0.5, 2.5), ((0.02, 0.15), (0.3, 0.6)), soft=1e-2, again=0.2,
+)  # fmt: skip
+MANY = _Pace(0.0, ((5.0, FIRST_MOVES),), 1, 8_000, (0.5, 5.0), ((0.6, 0.9), (0.3, 0.6)), soft=3e-3, again=0.1)
+
+
+@dataclass
+class _Found:
+    """Schedule within the budget, from which rounds begin."""
+
+    cost: int
+    sequence: Int
+
+
+class _Round(NamedTuple):
+    """Plan of a round."""
+
+    begin: Int
+    hot: float
+    """First temperature, in cost units."""
+    met: tuple[float, float]
+    """Range of `_Pace.met`."""
+    moves: int
+    """Moves per op."""
+    improved: _Found | None = None
+    """Schedule that the result replaces unless it costs more; None: of a restart."""
+    heat: float = 0.0
+    """First temperature as in `_Pace.heats`."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +115,7 @@ class AnnealingOptions(Options):
     moves: Positive | None = None
     """Moves of all rounds together. None: until the deadline, or 20,000 per op without one."""
     heat: Annotated[float, Range(above=0)] | None = None
-    """First temperature of hot rounds, in mean costs of an op. None: 0.01 per op, within 2.5 to 5."""
+    """Highest temperature, in mean costs of an op. None: 10, and 0.01 per op within 2.5 to 5 until a schedule fits."""
     cold: Annotated[float, Range(above=0)] = 0.2
     """Last temperature, as a share of the cost of cheap ops (the tenth percentile of costs above 0)."""
     soft: float | None = None
@@ -135,11 +160,11 @@ class Annealing(Heuristic):
     near the peak, drawn by its share in that sum. Peak and sum are known for blocks of slots, so that a move costs
     O(√T).
 
-    A round is one anneal; rounds differ by their seeds, run in parallel threads, and grow. Hot rounds begin from the
-    start or the reference order and forget it, and end halfway if another one had less energy there. Warm rounds begin
-    from the best schedule at lower temperatures. Both kinds take turns by their gains. Without a deadline the same seed
-    gives the same search. In a fixed order, first computes stay in the reference order, and recomputations may be
-    anywhere. Ops that write accumulation buffers are not recomputed.
+    A round is one anneal; rounds differ by their seeds, and run in parallel threads. A third of the moves is for short
+    restarts, from the start and the reference order in turn. Later rounds improve the best three of their results, then
+    the best two, then the best. Without a deadline the same seed gives the same search. In a fixed order, first
+    computes stay in the reference order, and recomputations may be anywhere. Ops that write accumulation buffers are
+    not recomputed.
 
     A run with a horizon is one turn of several. The next run of the same object on the same problem resumes the round,
     and takes its start if that is better than its best schedule.
@@ -210,13 +235,13 @@ class _Search:
         self.lock = threading.Lock()
         self.tried, self.spent = 0, 0.0
         """Moves of all threads, and their seconds."""
-        # If the first hot round gains, another one follows: results of single ones differ much by their seed.
-        self.kinds = Turns({HOT_ROUND: 1.0, WARM_ROUND: 1.0}, {WARM_ROUND: ROUND_MOVES * num_ops})
         self.numbers = count()
-        self.rounds = {HOT_ROUND: 0, WARM_ROUND: 0}
+        self.found: list[_Found] = []
+        """The best of the start and the results of restarts, improved since, the cheapest first."""
+        self.heats = Turns({str(heat): 1.0 for heat in pace.heats})
+        """Temperatures of the rounds that improve a schedule."""
+        self.restarts = self.improvements = 0
         """Rounds of each kind that have begun."""
-        self.halfway = math.inf
-        """Least energy of hot rounds halfway."""
         self.walks: list[Iterator[None]] = []
         if self.call.start is not None:
             self._take_start()
@@ -253,6 +278,7 @@ class _Search:
         cost = int(state.number[COST])
         if state.number[PEAK] <= self.budget and (self.best_cost is None or cost < self.best_cost):
             self.best, self.best_cost = self.begin, cost
+            self._keep(_Found(cost, self.begin))
 
     def go(self) -> None:
         """Run rounds until time or moves are used up, or the schedule cannot be improved."""
@@ -295,47 +321,75 @@ class _Search:
 
     def round(self, most: float, number: int) -> Iterator[int]:
         """Run one round of at most `most` moves; yield the moves of each batch."""
-        from remat.heuristics.annealing.slots_kernel import BEST
-
         left = min(most, self._possible())
-        kind, begin, hot, before = self._kind(number, left)
-        order = self.rounds[kind]
-        self.rounds[kind] += 1
-        ranges = self.pace.met
-        met = ranges[(order if kind == HOT_ROUND else order // len(self.pace.warm)) % len(ranges)]
-        per_op = FIRST_MOVES
-        if number > 0:
-            per_op = ROUND_MOVES * 2 ** ((number - 1) // ROUNDS) * (WARM_MOVES if kind == WARM_ROUND else 1)
-        left = min(per_op * self.num_ops, left)
+        with self.lock:
+            plan = self._plan(number, left)
+        left = min(plan.moves * self.num_ops, left)
         random = np.random.default_rng((self.call.seed, number))
-        state, done, way = self._state(begin), 0, PenaltyWeight(self.per_byte, met, STEP, RANGE)
-        along, judged = 0.0, kind != HOT_ROUND
+        state, way = self._state(plan.begin), PenaltyWeight(self.per_byte, plan.met, STEP, RANGE)
+        along, done = 0.0, 0
         yield 0  # lets the caller check the clock
         while True:
-            done += self._step(state, int(random.integers(2**31)), along, hot, way)
+            self._step(state, int(random.integers(2**31)), along, plan.hot, way)
             yield self.batch
+            done += self.batch
             left -= self.batch
             steps = int(min(left, self._possible()) / self.batch)  # it cools faster if time gets short
             if along >= 1.0 or left < self.batch:
                 break
             along += (1.0 - along) / max(1, steps)
-            if not judged and along > HALFWAY:
-                judged = True
-                if not self._promising(state, way):
-                    break
-        cost = int(state.number[BEST])
-        if number > 0:  # the first round gains from the start, not from the best schedule of another round
-            with self.lock:
-                self.kinds.add(kind, done, 0.0 if cost < 0 or before is None else float(max(0, before - cost)))
-
-    def _promising(self, state: SlotSchedule, way: PenaltyWeight) -> bool:
-        """Return True if no hot round had less energy halfway."""
-        from remat.heuristics.annealing.slots_kernel import COST, PEAK
-
-        energy = float(state.number[COST] + way.per_byte * max(0.0, state.number[PEAK] - self.budget))
         with self.lock:
-            self.halfway, least = min(energy, self.halfway), self.halfway
-        return energy <= least
+            self._take_result(plan, done, state)
+
+    def _plan(self, number: int, left: float) -> _Round:
+        """Return the next round, while `left` moves are left for this thread."""
+        pace, turn = self.pace, number
+        if self.best is None:
+            moves = FIRST_MOVES if number == 0 else SEEKING_MOVES
+            return _Round(self.begin, self.heat, pace.met[turn % len(pace.met)], moves)
+        along = self.tried / max(1.0, self.tried + left * max(1, len(self.walks)))
+        if number == 0 or not self.found or along < pace.share:
+            reference, turn = self.restarts % 2 == 1, self.restarts // 2
+            self.restarts += 1
+            heat, moves = pace.restarts[turn % len(pace.restarts)]
+            if number > 0:
+                rest = (pace.share - along) / (1.0 - along) * left / self.num_ops
+                moves = min(moves, max(FIRST_MOVES, int(rest)))
+            met = pace.met[turn // len(pace.restarts) % len(pace.met)]
+            begin = self.problem.graph.arrays.order if reference else self.begin
+            return _Round(begin, self._hot(heat), met, moves)
+        kept = min(math.ceil(pace.kept * (1.0 - along) / (1.0 - pace.share)), len(self.found))
+        turn, self.improvements = self.improvements, self.improvements + 1
+        improved, heat = self.found[turn % max(1, kept)], float(self.heats.next())
+        met = pace.met[turn // len(pace.heats) % len(pace.met)]
+        return _Round(improved.sequence, self._hot(heat), met, pace.moves, improved, heat)
+
+    def _hot(self, heat: float) -> float:
+        """Return a first temperature in cost units from one in mean costs of an op."""
+        most = math.inf if self.options.heat is None else self.options.heat
+        return max(self.cold, min(heat, most) * self.mean)
+
+    def _take_result(self, plan: _Round, moves: int, state: SlotSchedule) -> None:
+        """Record the best schedule of a round."""
+        from remat.heuristics.annealing.slots_kernel import BEST
+
+        cost, improved = int(state.number[BEST]), plan.improved
+        gain = 0.0 if cost < 0 or improved is None else float(max(0, improved.cost - cost))
+        if improved is not None:
+            self.heats.add(str(plan.heat), moves, gain)
+        if cost < 0:
+            return
+        sequence = state.best[state.best >= 0].astype(np.int64)
+        if improved is None:
+            self._keep(_Found(cost, sequence))
+        elif cost <= improved.cost:
+            improved.cost, improved.sequence = cost, sequence
+            self.found.sort(key=lambda each: each.cost)
+
+    def _keep(self, found: _Found) -> None:
+        """Record a schedule if it is one of the best; of those with equal costs, which are often equal, keep one."""
+        if all(each.cost != found.cost for each in self.found):
+            self.found = sorted([*self.found, found], key=lambda each: each.cost)[: self.pace.kept]
 
     def _possible(self) -> float:
         """Return the moves for which there is time, in this round and later ones."""
@@ -347,19 +401,6 @@ class _Search:
     def rate(self) -> float:
         """Moves per second of a thread so far, at all temperatures: cold ones are several times as fast as hot ones."""
         return self.tried / max(1e-9, self.spent)
-
-    def _kind(self, number: int, left: float) -> tuple[str, Int, float, int | None]:
-        """Return the next round: its kind, start, first temperature, and the cost to beat."""
-        with self.lock:
-            best, cost = self.best, self.best_cost
-            kind = self.kinds.next()
-            if best is None:
-                return HOT_ROUND, self.begin, self.heat, cost
-            if number > 0 and kind == HOT_ROUND and left >= LEAST_HOT * self.num_ops:
-                return HOT_ROUND, self.begin, self.heat, cost
-            temperatures = self.pace.warm
-            warm = temperatures[self.rounds[WARM_ROUND] % len(temperatures)] * self.mean
-            return WARM_ROUND, best, max(self.cold, min(self.heat, warm)), cost
 
     def _step(self, state: SlotSchedule, seed: int, along: float, hot: float, way: PenaltyWeight) -> int:
         """Run one batch of moves at the given fraction (0 .. 1) of the way from hot to cold."""
