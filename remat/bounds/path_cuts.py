@@ -21,8 +21,9 @@ LEAST_VIOLATION, MOST_CUTS = 0.01, 2_000
 SHARE, ROUNDS, LEAST_PROGRESS = 0.5, 3, 0.03
 #: Most windows: beyond it, only those between neighbouring events and those to the end.
 MOST_WINDOWS = 250
-#: Where a path starts, in place of an op: at a tensor to keep, or at one that is live at the end of the window.
-KEPT, LIVE_AT_END = -2, -3
+#: Where a path starts, in place of an op: at a tensor to keep, or at one that is live, or on the device, at the end of
+#: the window.
+KEPT, LIVE_AT_END, HERE_AT_END = -2, -3, -4
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,25 @@ class Cut:
     columns: tuple[int, ...]
     coefficients: tuple[int, ...]
     lower: int
+
+
+@dataclass(frozen=True)
+class _There:
+    """Parts of tensors in a solution, from 0 to 1; arrays of shape (windows, tensors).
+
+    Attributes
+    ----------
+    at_end : list of (int, float64 array, float64 array)
+        Where a path starts, the part of each tensor at the end of the window, and what of it needs no compute.
+    given : float64 array
+        What of each tensor needs no compute for its readers: live at the start, or, if less, there or read since.
+    fetched : bool array
+        Marks tensors for which it is the latter.
+    """
+
+    at_end: list[tuple[int, Float, Float]]
+    given: Float
+    fetched: Bool
 
 
 @dataclass(eq=False)
@@ -54,6 +74,13 @@ class PathCuts:
     *Proof.* If :math:`o_{i-1}` runs in the window, :math:`t_i` is live at event :math:`a`, or :math:`o_i` runs in the
     window. So by induction a tensor of the path is live at :math:`a`, or :math:`o_r` runs in the window. A tensor that
     is live at :math:`b` is live at :math:`a`, or its writer runs in between. ∎
+
+    With a host (:mod:`remat.bounds.transfer_relaxation`), ``live`` includes tensors on the host. Each
+    :math:`\mathrm{live}[a, t_i]` may then be replaced by ``here[a, t_i]`` and the sum of ``read[j, t_i]`` over the
+    window; :math:`\sigma` may also be ``here[b, t_1]``, but if it is ``live[b, t_1]``, :math:`t_1` is not replaced.
+    *Proof.* An op of the window reads a tensor that was computed in the window, or whose parts on the device at
+    :math:`a` and those read since are the whole. What is on the device at :math:`b` was there at :math:`a`, has been
+    read since, or its writer runs in between. ∎
 
     The rows of the relaxation are the cuts with :math:`r = 1` and one stage. With longer ones, more events raise the
     linear relaxation instead of lowering it. :meth:`separate` is exact: for each window, the largest :math:`\sigma`
@@ -82,6 +109,8 @@ class PathCuts:
         self._first: Bool = ~self._old & (position <= ends[self._until])
         self._again: Int = np.array([stage.again for stage in relaxation.stages])
         self._live: Int = np.array([stage.live for stage in relaxation.stages[:-1]])
+        self._here: Int = np.array([stage.here for stage in relaxation.stages[:-1]])
+        self._read: Int = np.array([stage.read for stage in relaxation.stages])
         self._always: Bool = np.tile(arrays.is_input, (num_events, 1))
         for row, op in zip(self._always, arrays.order[relaxation.events], strict=True):
             row[arrays.op_inputs[op]] = row[arrays.op_outputs[op]] = True
@@ -91,60 +120,88 @@ class PathCuts:
         if not len(values):
             return []
         again = np.where(self._again >= 0, values[self._again], 0.0)
-        live = np.where(self._live >= 0, values[self._live], self._always)
+        there = self._there(values)
         most = [again[a + 1 : b + 1].argmax(axis=0) + a + 1 for a, b in zip(self._since, self._until, strict=True)]
         stage = np.array(most)  # (windows, ops): where an op runs again most
         asked = np.where(self._first, 1.0, np.where(self._old, np.take_along_axis(again, stage, axis=0).T, 0.0))
-        tensor, reader = self._extend(asked, live)
-        total = np.vstack([np.zeros(again.shape[1]), again.cumsum(axis=0)])
-        excess = asked - (total[self._until + 1] - total[self._since + 1]).T
+        tensor, reader = self._extend(asked, there)
+        excess = asked - self._sums(again).T
         place = np.argwhere(self._old & (tensor != NONE) & (excess > LEAST_VIOLATION))
         place = place[np.argsort(-excess[place[:, 0], place[:, 1]], kind="stable")[:MOST_CUTS]]
         known = set(self.cuts)
-        found = dict.fromkeys(self._cut(op, window, tensor, reader, stage[window]) for op, window in place.tolist())
+        paths = ((self._path(op, window, tensor, reader), window) for op, window in place.tolist())
+        found = dict.fromkeys(self._cut(path, window, stage[window], there.fetched[window]) for path, window in paths)
         new = [cut for cut in found if cut not in known]
         self.cuts += new
         return new
 
-    def _extend(self, asked: Float, live: Float) -> tuple[Int, Int]:
+    def _sums(self, by_stage: Float) -> Float:
+        """Return the sums of values, shape (stages, ·), over the stages of each window."""
+        total = np.vstack([np.zeros(by_stage.shape[1]), by_stage.cumsum(axis=0)])
+        return total[self._until + 1] - total[self._since + 1]
+
+    def _there(self, values: Float) -> _There:
+        """Return the parts of tensors at the ends of windows, and what of them needs no compute in a window."""
+        live = np.where(self._live >= 0, values[self._live], self._always)
+        at_end = np.vstack([live, np.zeros(live.shape[1])])[self._until]
+        at_start = live[self._since]
+        if np.array_equal(self._here, self._live):
+            return _There([(LIVE_AT_END, at_end, at_start)], at_start, np.zeros(at_start.shape, dtype=np.bool_))
+        here = np.where(self._here >= 0, values[self._here], self._always)
+        here_at_end = np.vstack([here, np.zeros(here.shape[1])])[self._until]
+        arrived = here[self._since] + self._sums(np.where(self._read >= 0, values[self._read], 0.0))
+        given = np.minimum(at_start, arrived)
+        return _There(
+            [(LIVE_AT_END, at_end, at_start), (HERE_AT_END, here_at_end, given)], given, arrived < at_start - 1e-9
+        )
+
+    def _extend(self, asked: Float, there: _There) -> tuple[Int, Int]:
         """Raise `asked`, shape (ops, windows), to the most that a path ending at each op asks of it.
 
         Return, in that shape, the last tensor of such a path and the op that reads it; −1 for the path of an op alone.
         """
-        arrays = self._arrays
+        arrays, given = self._arrays, there.given
         outputs, readers = arrays.op_outputs.shared_lists(), arrays.consumers.shared_lists()
         kept, single = self.relaxation.problem.kept, arrays.producers.counts == 1
         tensor, reader = np.full(asked.shape, NONE), np.full(asked.shape, NONE)
-        to_end = (self._until == len(live)).astype(np.float64)
-        at_end = np.vstack([live, np.zeros(live.shape[1])])[self._until]  # (windows, tensors)
-        at_start = live[self._since]
+        to_end = (self._until == len(self._live)).astype(np.float64)
         for op in arrays.order[::-1].tolist():
             for t in outputs[op]:
-                sources = [(each, asked[each]) for each in readers[t]]
+                sources = [(each, asked[each], given) for each in readers[t]]
                 if kept[t]:
-                    sources.append((KEPT, to_end))
+                    sources.append((KEPT, to_end, given))
                 if single[t]:
-                    sources.append((LIVE_AT_END, at_end[:, t]))
-                for source, sigma in sources:
-                    more = sigma - at_start[:, t]
+                    sources += [(end, part[:, t], before) for end, part, before in there.at_end]
+                for source, sigma, before in sources:
+                    more = sigma - before[:, t]
                     better = self._old[op] & (more > asked[op] + 1e-9)
                     asked[op, better] = more[better]
                     tensor[op, better], reader[op, better] = t, source
         return tensor, reader
 
-    def _cut(self, op: int, window: int, tensor: Int, reader: Int, stage: Int) -> Cut:
-        """Return the cut of the path that ends at an op."""
+    def _path(self, op: int, window: int, tensor: Int, reader: Int) -> list[int]:
+        """Return the path that ends at an op, backwards: op, tensor, op and so on, to where it starts."""
+        path = [op]
+        while path[-1] >= 0 and (t := int(tensor[path[-1], window])) != NONE:
+            path += [t, int(reader[path[-1], window])]
+        return path
+
+    def _cut(self, path: list[int], window: int, stage: Int, fetched: Bool) -> Cut:
+        """Return the cut of a path."""
         since, until = int(self._since[window]), int(self._until[window])
-        columns = [column for column in self._again[since + 1 : until + 1, op].tolist() if column != NONE]
-        while op >= 0 and (t := int(tensor[op, window])) != NONE:
-            if self._live[since, t] != NONE:
-                columns.append(int(self._live[since, t]))
-            op = int(reader[op, window])
+        op, start, tensors = path[0], path[-1], path[1::2]
+        columns = self._again[since + 1 : until + 1, op].tolist()
+        for t in tensors:
+            if fetched[t] and not (start == LIVE_AT_END and t == tensors[-1]):
+                columns += [self._here[since, t], *self._read[since + 1 : until + 1, t].tolist()]
+            else:
+                columns.append(self._live[since, t])
+        columns = [int(column) for column in columns if column != NONE]
         sigma = NONE  # the column of sigma, if it is not 1
-        if op == LIVE_AT_END and not self._always[until, t]:
-            sigma = int(self._live[until, t])
-        elif op >= 0 and not self._first[op, window]:
-            sigma = int(self._again[stage[op], op])
+        if start >= 0 and not self._first[start, window]:
+            sigma = int(self._again[stage[start], start])
+        elif start in (LIVE_AT_END, HERE_AT_END) and not self._always[until, tensors[-1]]:
+            sigma = int((self._live if start == LIVE_AT_END else self._here)[until, tensors[-1]])
         if sigma == NONE:
             return Cut(tuple(columns), (1,) * len(columns), 1)
         return Cut((*columns, sigma), (*[1] * len(columns), -1), 0)

@@ -15,6 +15,7 @@ from remat.bounds.base import Bound, Measure, without_tolerance
 from remat.bounds.bound_search import MOST_WORK, PATIENCE, BoundSearch
 from remat.bounds.implied_memory import implied_memory
 from remat.bounds.link_room import LinkRoom
+from remat.bounds.path_cuts import tightened
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_programmes import StageProgrammes
@@ -28,8 +29,9 @@ from remat.runtime.solve_options import SolveOptions, Status
 
 #: Share of time for linear relaxations, and number of ops times squared events of all of them.
 SHARE, LINEAR_WORK = 0.6, 100_000
-#: Consecutive ones without improvement before they stop.
-TRIALS = 3
+#: Consecutive ones that bring little before they stop: less than a part of the overhead, and of the gap. Only events
+#: that bring more are those of integer programmes.
+TRIALS, LEAST_PROGRESS = 2, 0.03
 #: Number of ops up to which the last integer programme has all steps as events.
 SMALL = 40
 #: Share of the time left for each integer programme but the last, and factor of the time for another try. The first,
@@ -132,7 +134,8 @@ class TransferSearch(BoundSearch):
             if self._linear_seconds(events) > limit.remaining:
                 return
             try:
-                found = Highs().relax(self._built(relaxation, limit), SolveOptions(limit, self.threads))
+                model = self._built(relaxation, limit)
+                found = tightened(relaxation, model, SolveOptions(limit, self.threads)).linear
             except OverdueError:
                 return
             if found.infeasible:
@@ -140,18 +143,27 @@ class TransferSearch(BoundSearch):
                 return
             used = (limit.elapsed - began) * (LONGER if found.values is None else 1)
             self._per_event = used / len(events) ** 2
-            raised: list[Bound] = []
+            known, raised = self.best.value, list[Bound]()
             if found.bound is not None:
                 raised = list(self._better(relaxation, found.bound, found.versions))
-            if raised or not self.events:
-                self.events = events
             yield from raised
+            worth = bool(raised) and self._is_progress(known)
+            if worth or not self.events:
+                self.events = events
             if found.values is None:
                 return
             self.solutions.append((relaxation, found.values))
-            self._tried, self._failed = events, 0 if raised else self._failed + 1
+            self._tried, self._failed = events, 0 if worth else self._failed + 1
             self._work += n * len(events) ** 2
             self._added = _worst(self._excess(relaxation, found.values), events)
+
+    def _is_progress(self, known: int | None) -> bool:
+        """Return True if the bound was raised enough, compared with the `known` one's overhead and gap, if known."""
+        if known is None or self.best.value is None:
+            return True
+        overhead = known - self.best.base_cost
+        rest = overhead if self.enough is None else min(overhead, self.enough - known)
+        return self.best.value - known >= LEAST_PROGRESS * rest
 
     def _linear_seconds(self, events: Sequence[int]) -> float:
         """Return the expected seconds of a linear relaxation, by those of the last one."""
@@ -212,13 +224,14 @@ class TransferSearch(BoundSearch):
     ) -> Generator[Bound, None, tuple[Float | None, bool]]:
         """Solve an integer programme and yield its bound; return its solution, and true if it was decided."""
         call = SolveOptions(self.clock.earlier(seconds), self.threads)
-        model = self._built(relaxation, call.deadline)
+        found = tightened(relaxation, self._built(relaxation, call.deadline), call)
+        if found.linear.infeasible:
+            yield self.infeasible(found.linear.versions)
+            return None, True
+        model = found.lean
         if self.enough is not None:
-            linear = Highs().relax(model, call)
-            if linear.infeasible:
-                yield self.infeasible(linear.versions)
-                return None, True
-            model = cheaper_than(model, linear, (self.enough - 1 - self.best.base_cost) / relaxation.unit)
+            most = (self.enough - 1 - self.best.base_cost) / relaxation.unit
+            model = cheaper_than(found.full, found.linear, most, model)
             call.deadline.check()
         result = Highs().solve(model, call)
         if result.status is Status.INFEASIBLE:
