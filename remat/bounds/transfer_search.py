@@ -29,9 +29,8 @@ from remat.runtime.solve_options import SolveOptions, Status
 
 #: Share of time for linear relaxations, and number of ops times squared events of all of them.
 SHARE, LINEAR_WORK = 0.6, 100_000
-#: Consecutive ones that bring little before they stop: less than a part of the overhead, and of the gap. Only events
-#: that bring more are those of integer programmes.
-TRIALS, LEAST_PROGRESS = 2, 0.03
+#: Consecutive ones without improvement before they stop.
+TRIALS = 3
 #: Number of ops up to which the last integer programme has all steps as events.
 SMALL = 40
 #: Share of the time left for each integer programme but the last, and factor of the time for another try. The first,
@@ -134,8 +133,7 @@ class TransferSearch(BoundSearch):
             if self._linear_seconds(events) > limit.remaining:
                 return
             try:
-                model = self._built(relaxation, limit)
-                found = tightened(relaxation, model, SolveOptions(limit, self.threads)).linear
+                found = Highs().relax(self._built(relaxation, limit), SolveOptions(limit, self.threads))
             except OverdueError:
                 return
             if found.infeasible:
@@ -143,27 +141,18 @@ class TransferSearch(BoundSearch):
                 return
             used = (limit.elapsed - began) * (LONGER if found.values is None else 1)
             self._per_event = used / len(events) ** 2
-            known, raised = self.best.value, list[Bound]()
+            raised: list[Bound] = []
             if found.bound is not None:
                 raised = list(self._better(relaxation, found.bound, found.versions))
-            yield from raised
-            worth = bool(raised) and self._is_progress(known)
-            if worth or not self.events:
+            if raised or not self.events:
                 self.events = events
+            yield from raised
             if found.values is None:
                 return
             self.solutions.append((relaxation, found.values))
-            self._tried, self._failed = events, 0 if worth else self._failed + 1
+            self._tried, self._failed = events, 0 if raised else self._failed + 1
             self._work += n * len(events) ** 2
             self._added = _worst(self._excess(relaxation, found.values), events)
-
-    def _is_progress(self, known: int | None) -> bool:
-        """Return True if the bound was raised enough, compared with the `known` one's overhead and gap, if known."""
-        if known is None or self.best.value is None:
-            return True
-        overhead = known - self.best.base_cost
-        rest = overhead if self.enough is None else min(overhead, self.enough - known)
-        return self.best.value - known >= LEAST_PROGRESS * rest
 
     def _linear_seconds(self, events: Sequence[int]) -> float:
         """Return the expected seconds of a linear relaxation, by those of the last one."""
@@ -222,12 +211,17 @@ class TransferSearch(BoundSearch):
     def _solved(
         self, relaxation: TransferRelaxation, seconds: float
     ) -> Generator[Bound, None, tuple[Float | None, bool]]:
-        """Solve an integer programme and yield its bound; return its solution, and true if it was decided."""
+        """Solve an integer programme with path cuts, and yield the bounds of its linear relaxation and of itself.
+
+        Return its solution, and true if it was decided.
+        """
         call = SolveOptions(self.clock.earlier(seconds), self.threads)
         found = tightened(relaxation, self._built(relaxation, call.deadline), call)
         if found.linear.infeasible:
             yield self.infeasible(found.linear.versions)
             return None, True
+        if found.linear.bound is not None:
+            yield from self._better(relaxation, found.linear.bound, found.linear.versions)
         model = found.lean
         if self.enough is not None:
             most = (self.enough - 1 - self.best.base_cost) / relaxation.unit
