@@ -167,6 +167,13 @@ def test_restarts_have_a_third_of_the_moves_and_their_best_three_results_are_imp
     assert search.found[0].cost == search.best_cost
 
 
+def test_another_thread_plans_a_round_before_any_move_has_been_timed():
+    problem = Problem(layered(40, 0.3, 5), "100%", "free")
+    call = HeuristicRun(SolveOptions(Deadline.after(60)), Schedule.reference(problem.graph))
+    search = _Search(problem, AnnealingOptions(), call)
+    assert [search._plan(number, search._possible()).moves for number in range(3)] == [500, 500, 500]
+
+
 def test_few_moves_improve_a_good_start():
     """With a high initial temperature, a hundred moves per op would only lose the start."""
     problem = Problem(layered(500, seed=1), "80%")

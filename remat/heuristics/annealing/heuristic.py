@@ -354,7 +354,7 @@ class _Search:
             heat, moves = pace.restarts[turn % len(pace.restarts)]
             if number > 0:
                 rest = (pace.share - along) / (1.0 - along) * left / self.num_ops
-                moves = min(moves, max(FIRST_MOVES, int(rest)))
+                moves = int(min(moves, max(FIRST_MOVES, rest)))
             met = pace.met[turn // len(pace.restarts) % len(pace.met)]
             begin = self.problem.graph.arrays.order if reference else self.begin
             return _Round(begin, self._hot(heat), met, moves)
