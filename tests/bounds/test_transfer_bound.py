@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from generators import training_graph
 
 from remat.backends.highs import Highs
 from remat.bounds import best_bound, bounds, stage_bound
@@ -18,6 +19,8 @@ from remat.bounds.transfer_relaxation import TransferRelaxation
 from remat.bounds.transfer_search import TransferSearch
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
+from remat.heuristics.base import HeuristicRun
+from remat.heuristics.transfers import Transfers, TransfersOptions
 from remat.problem import Problem
 from remat.runtime import deadline
 from remat.runtime.deadline import Deadline
@@ -103,6 +106,34 @@ def test_bound_is_never_above_the_least_time_of_many():
     count, equal = check_never_above_the_least_time(range(150, 12_500))
     assert count > 1000
     assert equal > count // 2
+
+
+def raised_by_path_cuts(seed: int) -> bool:
+    """Return True if path cuts raise the linear relaxation of a training graph; no bound exceeds a schedule's time."""
+    rng, call = random.Random(seed), SolveOptions(threads=1, relative_gap=0.0)
+    graph = replace(training_graph(seed, rng.choice((8, 12, 16))), cost_unit="us")
+    least, most = graph.structural_bound.peak, graph.reference_peak
+    rate = max(1, int(most * rng.choice((0.02, 0.05, 0.1, 0.3)) * SECOND / 10))
+    problem = Problem(graph, int(least + rng.random() * 0.5 * (most - least)), machine=Machine(rate, rate))
+    if problem.hopeless:
+        return False
+    relaxation = TransferRelaxation(problem, rng.sample(range(2, len(graph.ops) - 1), 6), whole=True)
+    model = relaxation.build()
+    plain, cut = Highs().relax(model, call), tightened(relaxation, model, call)
+    schedule = Transfers(TransfersOptions(moves=1_000)).run(problem, HeuristicRun(call))
+    if plain.infeasible or schedule is None or not (found := problem.validate(schedule)).accepted:
+        return False
+    assert graph.base_cost + relaxation.unit * Highs().solve(cut.lean, call).bound <= found.time + 1e-3
+    return cut.linear.bound > plain.bound + 1e-6
+
+
+def test_path_cuts_raise_relaxations_on_training_graphs():
+    assert all(map(raised_by_path_cuts, (37, 91)))
+
+
+@pytest.mark.slow
+def test_path_cuts_give_no_bound_above_known_times():
+    assert sum(map(raised_by_path_cuts, range(600))) > 15
 
 
 def linked(problem: Problem, below: int) -> int:
