@@ -140,20 +140,21 @@ class PathCuts:
         total = np.vstack([np.zeros(by_stage.shape[1]), by_stage.cumsum(axis=0)])
         return total[self._until + 1] - total[self._since + 1]
 
+    def _until_end(self, part: Float) -> Float:
+        """Return the parts of tensors at the end of each window; 0 for windows that last to the end."""
+        return np.vstack([part, np.zeros(part.shape[1])])[self._until]
+
     def _there(self, values: Float) -> _There:
         """Return the parts of tensors at the ends of windows, and what of them needs no compute in a window."""
         live = np.where(self._live >= 0, values[self._live], self._always)
-        at_end = np.vstack([live, np.zeros(live.shape[1])])[self._until]
-        at_start = live[self._since]
+        at_end, at_start = self._until_end(live), live[self._since]
         if np.array_equal(self._here, self._live):
             return _There([(LIVE_AT_END, at_end, at_start)], at_start, np.zeros(at_start.shape, dtype=np.bool_))
         here = np.where(self._here >= 0, values[self._here], self._always)
-        here_at_end = np.vstack([here, np.zeros(here.shape[1])])[self._until]
         arrived = here[self._since] + self._sums(np.where(self._read >= 0, values[self._read], 0.0))
         given = np.minimum(at_start, arrived)
-        return _There(
-            [(LIVE_AT_END, at_end, at_start), (HERE_AT_END, here_at_end, given)], given, arrived < at_start - 1e-9
-        )
+        ends = [(LIVE_AT_END, at_end, at_start), (HERE_AT_END, self._until_end(here), given)]
+        return _There(ends, given, arrived < at_start - 1e-9)
 
     def _extend(self, asked: Float, there: _There) -> tuple[Int, Int]:
         """Raise `asked`, shape (ops, windows), to the most that a path ending at each op asks of it.

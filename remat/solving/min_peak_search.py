@@ -54,32 +54,37 @@ FIRST_WORK = 200_000
 #: Ops up to which rules run before compiled code, which runs them again.
 FIRST_RULES_OPS = 2_000
 
-#: The table of a quick search, by heuristics alone. Schedules without recomputation are found fastest, and may be all
-#: that is allowed.
-QUICK_STAGES = (
+#: Schedules without recomputation are found fastest, and may be all that is allowed.
+_ORDERS = (
     Stage("interpreted-order", 0.6, max_ops=ORDERING_OPS, when=("free-order",)),
     Stage("order", 0.6, max_ops=ORDERING_OPS, when=("free-order", "once")),
     Stage("bounds", BOUND_SHARE),
     Stage("order", 0.2, max_ops=ORDERING_OPS, when=("free-order",)),
+)
+_BRIEF = (
     Stage(BLOCKS, 0.15, when=("training",), wait=True),
     Stage("drops", 0.2, when=("no-training", "not-tiny")),
+)
+_LONGER = (
     Stage("eviction", 0.2),
     Stage("greedy", 0.2),
     Stage("drops", 0.2, when=("compiling",), wait=True),
     Stage("order", 0.6, max_ops=ORDERING_OPS, when=("free-order", "once"), wait=True),
     Stage("order", 0.2, max_ops=ORDERING_OPS, when=("free-order",), wait=True),
 )
+#: The table of a quick search, by heuristics alone.
+QUICK_STAGES = (*_ORDERS, *_BRIEF, *_LONGER)
 #: The whole search as a table. Eviction and greedy mostly end in their first attempts, or where live sets lead lower.
 STAGES = (
-    *QUICK_STAGES[:4],
+    *_ORDERS,
     Stage("eviction", 0.05, seconds=FIRST_SECONDS, when=("training",)),
-    *QUICK_STAGES[4:6],
+    *_BRIEF,
     Stage("eviction", 0.05, seconds=FIRST_SECONDS, when=("no-training",)),
     Stage("greedy", 0.05, seconds=FIRST_SECONDS),
     Stage(ROTOR, 0.15, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
     Stage("live-sets", 0.7, max_ops=FIRST_LIVE_OPS, when=("training",)),
     Stage("live-sets", 0.6, when=("narrow",)),
-    *QUICK_STAGES[6:],
+    *_LONGER,
     Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),
     Stage("live-sets", 0.5),
     Stage("annealing", 0.5, wait=True),

@@ -64,7 +64,6 @@ def frees_saved_unread(schedule, graph):
     for kind, name in schedule.steps():
         if kind == "compute":
             op = graph.ops[graph.op_index[name]]
-            op = graph.ops[graph.op_index[name]]
             unread.difference_update(op.inputs)
             if name in computed:
                 unread.update(tensor for tensor in op.outputs if tensor.startswith("saved by"))

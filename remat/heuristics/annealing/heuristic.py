@@ -343,25 +343,35 @@ class _Search:
 
     def _plan(self, number: int, left: float) -> _Round:
         """Return the next round, while `left` moves are left for this thread."""
-        pace, turn = self.pace, number
         if self.best is None:
             moves = FIRST_MOVES if number == 0 else SEEKING_MOVES
-            return _Round(self.begin, self.heat, pace.met[turn % len(pace.met)], moves)
+            return _Round(self.begin, self.heat, self._met(number), moves)
         along = self.tried / max(1.0, self.tried + left * max(1, len(self.walks)))
-        if number == 0 or not self.found or along < pace.share:
-            reference, turn = self.restarts % 2 == 1, self.restarts // 2
-            self.restarts += 1
-            heat, moves = pace.restarts[turn % len(pace.restarts)]
-            if number > 0:
-                rest = (pace.share - along) / (1.0 - along) * left / self.num_ops
-                moves = int(min(moves, max(FIRST_MOVES, rest)))
-            met = pace.met[turn // len(pace.restarts) % len(pace.met)]
-            begin = self.problem.graph.arrays.order if reference else self.begin
-            return _Round(begin, self._hot(heat), met, moves)
+        if number == 0:
+            return self._restart(math.inf)
+        if not self.found or along < self.pace.share:
+            return self._restart((self.pace.share - along) / (1.0 - along) * left / self.num_ops)
+        return self._improvement(along)
+
+    def _met(self, turn: int) -> tuple[float, float]:
+        return self.pace.met[turn % len(self.pace.met)]
+
+    def _restart(self, rest: float) -> _Round:
+        """Return the next restart, while `rest` moves per op are left for restarts."""
+        turn, reference = divmod(self.restarts, 2)
+        self.restarts += 1
+        heats = self.pace.restarts
+        heat, moves = heats[turn % len(heats)]
+        begin = self.problem.graph.arrays.order if reference else self.begin
+        return _Round(begin, self._hot(heat), self._met(turn // len(heats)), int(min(moves, max(FIRST_MOVES, rest))))
+
+    def _improvement(self, along: float) -> _Round:
+        """Return the next round that improves a schedule, after a part `along` of all moves."""
+        pace = self.pace
         kept = min(math.ceil(pace.kept * (1.0 - along) / (1.0 - pace.share)), len(self.found))
         turn, self.improvements = self.improvements, self.improvements + 1
         improved, heat = self.found[turn % max(1, kept)], float(self.heats.next())
-        met = pace.met[turn // len(pace.heats) % len(pace.met)]
+        met = self._met(turn // len(pace.heats))
         return _Round(improved.sequence, self._hot(heat), met, pace.moves, improved, heat)
 
     def _hot(self, heat: float) -> float:
