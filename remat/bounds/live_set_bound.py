@@ -19,6 +19,8 @@ from remat.schedule import Schedule
 MOST_OPS = 5_000
 #: Efforts of the searches, in rounds: refutations are often short, and most sets of others are vain.
 EFFORTS = 20, 100, 500, 2_500, 12_500
+#: Effort for a given budget: 20 do not suffice for ResNet-50 at 25 %.
+DECIDING_EFFORT = 100
 #: Share by which the memory rises after a search that gave up; it doubles each further time for the same op.
 RISE = 0.01
 #: A round ends when the memory at which it gave up is within this share of what is necessary, and of what suffices.
@@ -46,8 +48,9 @@ def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None
     sets down to the empty one, of the largest memory of a step. The bound is the largest such value over all ops, and
     over the tensors to keep.
 
-    It is exact up to two relaxations: one contribution completes an accumulation buffer, and limits of computes are
-    ignored. See :class:`LiveSetSearch`, and :class:`.live_set_gates.GatedGame` for sets that it leaves out.
+    Each contribution to an accumulation buffer counts as a tensor; those to the same buffer share its bytes. The bound
+    is exact, but for limits of computes, which it ignores. See :class:`LiveSetSearch`, and
+    :class:`.live_set_gates.GatedGame` for sets that it leaves out.
 
     Parameters
     ----------
@@ -139,6 +142,24 @@ class LiveSetSearch:
             self._pass(game, memory)
         return memory is not None
 
+    def decide(self, budget: int, clock: Deadline) -> bool | None:
+        """Decide the sets that must be live in turn for one budget: True if each fits, False if one does not.
+
+        None: not decided. :attr:`high` or :attr:`low` change accordingly.
+        """
+        game, memory = self.game, budget - self.problem.constant_bytes
+        if game is None or memory < self.low:
+            return None if game is None else False
+        game.clock = clock
+        for name, goal in self._goals(game):
+            decided = self._decide(game, goal, Question(memory, DECIDING_EFFORT))
+            if decided is False:
+                self.low, self._cause = int(game.lower(goal)), name
+            if not decided:
+                return decided
+        self.high = memory
+        return True
+
     def _memory(self, game: LiveSetGame) -> int | None:
         """Return the memory with which the next pass starts; None after the last round, or if the interval is closed.
 
@@ -209,10 +230,10 @@ class LiveSetSearch:
         """Yield schedules with ever smaller peaks below `limit`: none if the search implies none that is short enough.
 
         That of the last ones is at most :attr:`high`. The first ones have more memory and take less time, see
-        :data:`ROOMS`. There is none if some op may not run again, or if a tensor has several writers.
+        :data:`ROOMS`. There is none if some op may not run again.
         """
         game, high, below = self.game, self.high, limit - self.problem.constant_bytes
-        if game is None or high is None or self._too_long or any(len(each) > 1 for each in game.writers):
+        if game is None or high is None or self._too_long:
             return
         if any(most is not None for most in self.problem.compute_limits):
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -14,7 +14,8 @@ from remat.problem import Problem
 from remat.runtime.bits import bits
 from remat.runtime.deadline import Deadline
 
-#: Tensors that must be live together, numbered in the reference order of their writers.
+#: Values that must be live together: tensors, and contributions to accumulation buffers. They are numbered in the
+#: reference order of their writers.
 Live = frozenset[int]
 
 #: Ops of the longest computation of a tensor from others that is tried.
@@ -57,6 +58,9 @@ Visits = dict[Live, tuple[Live | None, Steps]]
 class LiveSetGame:
     """Sets of tensors that ops write, and steps backwards between them.
 
+    Each contribution to an accumulation buffer is a tensor of its own, with one writer. It is live while the buffer is
+    and has this contribution; an op that reads the buffer reads all of them. Contributions to a buffer share its bytes.
+
     All that a search proves about a set is recorded for the next ones: the least memory in which it is known to be
     live, with the steps, and a bound on this memory.
     """
@@ -67,17 +71,29 @@ class LiveSetGame:
 
     def __post_init__(self) -> None:
         arrays = self.problem.graph.arrays
-        order = np.argsort(arrays.producers.highest(arrays.position, -1), kind="stable")
-        number, own = np.argsort(order, kind="stable").tolist(), ~arrays.is_input
-        self.size: list[int] = arrays.size[order].tolist()
+        tables = arrays.producers.shared_lists()
+        # Each value is a tensor with its writer; -1: an input of the graph.
+        pairs = [(tensor, op) for tensor, ops in enumerate(tables) for op in (ops or (-1,))]
         self.position, self.order = arrays.position.tolist(), arrays.order.tolist()
-        producers = arrays.producers.shared_lists()
-        self.writers = [sorted(producers[tensor], key=self.position.__getitem__) for tensor in order.tolist()]
-        tables = arrays.op_inputs.shared_lists(), arrays.op_outputs.shared_lists()
-        self.reads, self.writes = ([frozenset(number[t] for t in row if own[t]) for row in table] for table in tables)
-        self.kept: Live = frozenset(number[t] for t in np.flatnonzero(self.problem.kept & own).tolist())
+        pairs.sort(key=lambda pair: (self.position[pair[1]] if pair[1] >= 0 else -1, pair[0]))
+        self.writer = [op for _, op in pairs]
+        self.size: list[int] = arrays.size[[tensor for tensor, _ in pairs]].tolist()
+        parts: list[list[int]] = [[] for _ in tables]
+        for number, (tensor, op) in enumerate(pairs):
+            if op >= 0:
+                parts[tensor].append(number)
+        self._buffer = {number: frozenset(same) for same in parts if len(same) > 1 for number in same}
+        self.shared: Live = frozenset(self._buffer)
+
+        def wholes(tensors: Iterable[int]) -> Live:
+            return frozenset(number for tensor in tensors for number in parts[tensor])
+
+        self.reads = [wholes(row) for row in arrays.op_inputs.shared_lists()]
+        written = [wholes(row) for row in arrays.op_outputs.shared_lists()]
+        self.writes = [frozenset(n for n in row if self.writer[n] == op) for op, row in enumerate(written)]
+        self.kept: Live = wholes(np.flatnonzero(self.problem.kept).tolist())
         self.needs: list[int] = arrays.op_bytes.tolist()
-        self._touched = [read | written for read, written in zip(self.reads, self.writes, strict=True)]
+        self.touched = [read | row for read, row in zip(self.reads, written, strict=True)]
         self.before = [0] * len(self.size)
         for op in self.order:
             sources = bits(self.reads[op])
@@ -98,7 +114,7 @@ class LiveSetGame:
         for op in self.order:
             needed = max([self.needs[op], *[least[read] for read in self.reads[op]]])
             for written in self.writes[op]:
-                least[written] = min(needed, least[written])
+                least[written] = needed
         return least
 
     # -- what is known -----------------------------------------------------------------------------------------------
@@ -166,7 +182,7 @@ class LiveSetGame:
 
     def _entry(self, live: Live, number: int) -> tuple[int, int, int, Live]:
         """Return a set with its place in the queue of a search."""
-        return max(live, default=-1), self._bytes(live), number, live
+        return max(live, default=-1), self.bytes(live), number, live
 
     def _expand(self, live: Live, visits: Visits, asked: Question) -> tuple[list[Live], float]:
         """Return new sets from which `live` is reached by a last step, and the least memory of those that exceed it."""
@@ -211,9 +227,10 @@ class LiveSetGame:
         peak, changed = 0, True
         backwards: list[int] = []
         while changed and live:
-            changed, size = False, self._bytes(live)
+            changed, size = False, self.bytes(live)
             for tensor in sorted(live, reverse=True):
-                others, held = live - {tensor}, size - self.size[tensor]
+                others = live - {tensor}
+                held = size - self.own_bytes(tensor, others)
                 made = self._made(tensor, others, held, asked) if others else None
                 if made is not None:
                     live, size, peak, changed = others, held, max(peak, made.peak), True
@@ -230,9 +247,9 @@ class LiveSetGame:
     def _forced(self, op: int, live: Live, memory: int) -> Live | None:
         """Return the set before a last step of `op` if that step is as good as any other; otherwise None."""
         outputs, more = self.writes[op] & live, self.reads[op] - live
-        if self._bytes(more) > self._bytes(outputs) or self._memory(op, live) > memory:
+        if self.bytes(more) > self.bytes(outputs) or self._memory(op, live) > memory:
             return None
-        if any(len(self.writers[tensor]) > 1 for tensor in outputs):
+        if not self.shared.isdisjoint(outputs):  # a buffer takes no further bytes while its other writers run
             return None
         others = live - outputs
         if any(self.before[other] >> tensor & 1 for tensor in outputs for other in others):
@@ -281,11 +298,11 @@ class LiveSetGame:
 
     def _between(self, tensor: int, others: Live, held: int) -> list[int] | None:
         """Return the ops between others and a tensor in the reference order; None if they are too many."""
-        stack = [self.writers[tensor][0]]
+        stack = [self.writer[tensor]]
         found = set(stack)
         while stack:
             for read in self.reads[stack.pop()] - others:
-                writer = self.writers[read][0]
+                writer = self.writer[read]
                 if self.before[read] & held and writer not in found:
                     found.add(writer)
                     stack.append(writer)
@@ -296,40 +313,54 @@ class LiveSetGame:
     def _simulated(self, ops: list[int], tensor: int, others: Live, asked: Question) -> Steps | None:
         """Return the steps if ops, run in turn while others stay live, keep the memory."""
         last = {read: op for op in ops for read in self.reads[op]}
-        live, size, peak = set(others), self._bytes(others), 0
+        live, size, peak = set(others), self.bytes(others), 0
         steps: list[int] = []
         for op in ops:
             for read in sorted(self.reads[op] - live, key=self.size.__getitem__, reverse=True):
                 if not self._from_nothing(read, size, asked):
                     return None
                 peak = max(peak, self._upper[self._singles[read]] + size)
+                size += self.own_bytes(read, live)
                 live.add(read)
-                size += self.size[read]
                 steps.append(-1 - read)
-            needed = self.needs[op] + size - self._bytes(self._touched[op] & live)
+            needed = self.needs[op] + size - self.bytes(self.touched[op] & live)
             if needed > asked.memory:
                 return None
             peak = max(peak, needed)
             steps.append(op)
             new = {written for written in self.writes[op] - live if written in last or written == tensor}
             old = {read for read in self.reads[op] if last[read] == op} - others
-            size += self._bytes(new) - self._bytes(old)
             live = (live | new) - old
+            size = self.bytes(live) if self.shared else size + self.bytes(new) - self.bytes(old)
         return Steps(others, peak, steps[::-1])
 
     def _last_ops(self, live: Live) -> Iterator[int]:
         """Yield the ops that may have run last before a set is live, each once, those of the last tensors first."""
         seen = set()
         for tensor in sorted(live, reverse=True):
-            for op in self.writers[tensor]:
-                if op not in seen:
-                    seen.add(op)
-                    yield op
+            op = self.writer[tensor]
+            if op not in seen:
+                seen.add(op)
+                yield op
 
     def _memory(self, op: int, live: Live) -> int:
         """Return the memory of a step of `op` with the tensors of `live`."""
-        return self.needs[op] + self._bytes(live - self._touched[op])
+        return self.needs[op] + self.bytes(live - self.touched[op])
 
-    def _bytes(self, tensors: Live | set[int]) -> int:
-        size = self.size
-        return sum([size[tensor] for tensor in tensors])
+    def bytes(self, tensors: Live | set[int]) -> int:
+        """Return the memory of tensors; contributions to the same buffer share its bytes."""
+        total = sum(map(self.size.__getitem__, tensors))
+        if self.shared and (parts := self.shared.intersection(tensors)):
+            first = {min(self._buffer[part]) for part in parts}
+            total += sum(self.size[part] for part in first) - sum(self.size[part] for part in parts)
+        return total
+
+    def own_bytes(self, tensor: int, others: Live | set[int]) -> int:
+        """Return the memory of a tensor in addition to others: 0 for a contribution if they have one to its buffer."""
+        if tensor in self.shared and not others.isdisjoint(self._buffer[tensor]):
+            return 0
+        return self.size[tensor]
+
+    def whole(self, tensor: int) -> Live:
+        """Return all contributions to the buffer of one; any other tensor alone."""
+        return self._buffer.get(tensor) or self._singles[tensor]

@@ -70,7 +70,7 @@ class GatedGame(LiveSetGame):
 
     def __init__(self, problem: Problem, small: int, *, dropped: bool = False) -> None:
         super().__init__(problem)
-        tensors = [tensor for tensor, writers in enumerate(self.writers) if writers]
+        tensors = [tensor for tensor, writer in enumerate(self.writer) if writer >= 0]
         light = frozenset(tensor for tensor in tensors if self.size[tensor] <= small)
         self._large = frozenset(tensors) - light
         self._unit = min((self.size[tensor] for tensor in self._large), default=0)
@@ -82,7 +82,11 @@ class GatedGame(LiveSetGame):
         self._read_bits, self._write_bits = [bits(each) for each in self.reads], [bits(each) for each in self.writes]
         self._needed_ops, self._paths = self._needed()
         self._gates: dict[tuple[int, int], list[Gate]] = {}
-        self._alone_suffices = [1 << tensor for tensor in range(len(self.size))]
+        self._parts = bits(self.shared)
+        self._alone_suffices = [bits(self.whole(tensor)) for tensor in range(len(self.size))]
+        self._sources = [
+            self._closed(before) | alone for before, alone in zip(self.before, self._alone_suffices, strict=True)
+        ]
         self._made_by: dict[tuple[int, int, int, int], list[int]] = {}
 
     def sharing(self, game: LiveSetGame) -> GatedGame:
@@ -112,14 +116,18 @@ class GatedGame(LiveSetGame):
         left = [before for before in new if before not in refuted]
         return left, min([beyond, *map(self.lower, refuted)])
 
+    def _closed(self, tensors: int) -> int:
+        """Return tensors with all contributions to buffers of which they have one."""
+        return tensors | bits(other for part in numbers(tensors & self._parts) for other in self.whole(part))
+
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def _drop(self, light: Live) -> None:
         """Forget tensors, and their bytes at each step."""
-        for op, touched in enumerate(self._touched):
-            self.needs[op] -= self._bytes(touched & light)
+        for op, touched in enumerate(self.touched):
+            self.needs[op] -= self.bytes(touched & light)
         self.reads, self.writes = [each - light for each in self.reads], [each - light for each in self.writes]
-        self._touched, self.kept, self._light = [each - light for each in self._touched], self.kept - light, 0
+        self.touched, self.kept, self._light = [each - light for each in self.touched], self.kept - light, 0
         self._least = self._largest_steps()
 
     def _needed(self) -> tuple[list[int], list[int]]:
@@ -131,7 +139,7 @@ class GatedGame(LiveSetGame):
                 before |= ops[tensor]
                 path |= paths[tensor]
             for tensor in self.writes[op]:
-                if tensor in self._large and len(self.writers[tensor]) == 1:
+                if tensor in self._large and tensor not in self.shared:
                     ops[tensor], paths[tensor] = before, path | 1 << tensor
         return ops, paths
 
@@ -146,7 +154,7 @@ class GatedGame(LiveSetGame):
                     left[room < self._unit] -= 1
                     chain = self._chain(op, tensor)
                     held = min(self.size[each] for each in numbers(chain))
-                    found.append(Gate(bits(self._touched[op]), chain, held, room))
+                    found.append(Gate(bits(self.touched[op]), chain, held, room))
             self._gates[tensor, memory] = found
         return found
 
@@ -201,7 +209,7 @@ class GatedGame(LiveSetGame):
         common = needy
         if all(makers[tensor] == -1 for tensor in numbers(gate.chain)) or any(tensor in free for tensor in needy):
             common = needy + [tensor for tensor in free if not self._alone(tensor, memory - self._unit, asked)]
-        sources = reduce(and_, (self.before[tensor] | 1 << tensor for tensor in common))
+        sources = reduce(and_, (self._sources[tensor] for tensor in common))
         sources &= reduce(and_, (makers[tensor] for tensor in needy), ~(self._light | gate.touched))
         return not any(self.size[source] <= gate.room for source in numbers(sources))
 

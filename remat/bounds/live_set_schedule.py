@@ -69,13 +69,15 @@ class Computes:
     def _held(self, op: int) -> Live:
         """Return live tensors that can stay while the other inputs of an op are made, and while it runs."""
         game, never, failures = self._game, len(self._game.order) + 1, 0
-        touched = game.reads[op] | game.writes[op]
-        left, held = game.reads[op], set()
+        touched = game.touched[op]
+        left: Live = game.reads[op]
+        held: set[int] = set()
         memory, room = self._memory, self._memory - game.needs[op]
         for tensor in sorted(self._live, reverse=True):
-            size, rest = game.size[tensor], left - {tensor}
+            size = game.own_bytes(tensor, held)
             if (tensor not in touched and size > room) or self._next_use(tensor) == never:
                 continue
+            rest = left - {tensor}
             fits = game.upper(rest) <= memory - size
             if not fits and failures < self._most_failures and size > LARGE * self._memory:
                 fits = bool(game.decide(rest, Question(memory - size, LEAST_EFFORT)))
@@ -111,30 +113,31 @@ class Computes:
     def _run(self, op: int, held: Live) -> None:
         """Compute an op while some tensors stay live; others leave if they do not fit."""
         game = self._game
-        touched = game.reads[op] | game.writes[op]
+        touched = game.touched[op]
         room = self._memory - game.needs[op]
-        size = self._bytes - sum(game.size[tensor] for tensor in touched & self._live)
+        size = self._bytes - game.bytes(touched & self._live)
         if size > room:
             self._drop(self._live - held - touched, size - room)
         self._ops.append(op)
         new = game.writes[op] - self._live
+        self._bytes += sum(game.own_bytes(tensor, self._live) for tensor in new)
         self._live |= new
-        self._bytes += sum(game.size[tensor] for tensor in new)
 
     def _drop(self, tensors: Live | set[int], excess: int) -> None:
         """Drop tensors of at least `excess` bytes, and none that the others make superfluous."""
-        size, dropped = self._game.size, []
+        own_bytes, live, dropped = self._game.own_bytes, self._live, []
+        least = self._bytes - excess
         for tensor in sorted(tensors, key=self._rank, reverse=True):
-            if excess <= 0:
+            if self._bytes <= least:
                 break
             dropped.append(tensor)
-            excess -= size[tensor]
+            live.discard(tensor)
+            self._bytes -= own_bytes(tensor, live)
         for tensor in reversed(dropped):
-            if excess + size[tensor] <= 0:
-                excess += size[tensor]
-            else:
-                self._live.discard(tensor)
-                self._bytes -= size[tensor]
+            size = own_bytes(tensor, live)
+            if self._bytes + size <= least:
+                live.add(tensor)
+                self._bytes += size
 
     def _hindrance(self, tensor: int) -> float:
         """Return the bytes of a tensor times the ops up to its next use, per tensor that it depends on."""

@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from remat.backends.choice import as_backend
+from remat.bounds.live_set_bound import MOST_OPS, LiveSetSearch
 from remat.errors import ProblemError, RematError
 from remat.heuristics.base import Heuristic
 from remat.ordering.best_first import Aim, explore
@@ -64,6 +65,7 @@ STAGES = (
     Stage("eviction", 0.1, seconds=2, max_ops=5_000, when=("not-tiny", "no-schedule", "until-compiled")),
     Stage("greedy", 0.4, max_ops=2_000, when=("not-tiny", "until-compiled")),
     Stage(LOWER, 0.05, seconds_per_op=0.02, max_ops=LIMITS[LOWER], when=("training",)),
+    Stage("live-sets", 0.2, seconds_per_op=0.005, max_ops=MOST_OPS, when=("training", "no-schedule")),
     Stage(FEW, 0.5, seconds_per_op=0.02, max_ops=LIMITS[FEW], when=("training",)),
     Stage(ROTOR, 0.4, seconds_per_op=0.02, max_ops=LIMITS[ROTOR], when=("training",)),
     Stage("eviction", 0.1, seconds=0.5, max_ops=1_500),
@@ -135,8 +137,9 @@ class AutoOptions(Options):
     """
 
     stages: tuple[Stage, ...] | None = None
-    """Table of stages instead of the default one. Its steps are order, descent, exhaustive, one-memory, bounds and
-    turns for the least cost or time, and interpreted-order, order, exhaustive and bounds for the least peak."""
+    """Table of stages instead of the default one. Its steps are order, descent, exhaustive, live-sets, one-memory,
+    bounds and turns for the least cost or time; for the least peak they are interpreted-order, order, exhaustive and
+    bounds."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -295,6 +298,21 @@ class LeastCostSearch(Policy):
                     session.incumbents.add(found.schedule, found.source)
         return True
 
+    def live_sets(self, deadline: Deadline) -> bool:
+        """Search for a schedule within the budget, or a proof that there is none, by sets of live tensors."""
+        session, budget = self.session, self.problem.budget_bytes
+        if budget is None or self.problem.can_move or self.once:
+            return False
+        with session.step("live-sets"):
+            search = LiveSetSearch(self.problem)
+            search.decide(budget, deadline)
+            found = search.bound()
+            if found.infeasible:
+                session.infeasible, session.scope, session.proof = True, found.scope, f" (by {found.kind})"
+            for schedule in search.schedules(budget + 1, deadline):
+                session.incumbents.add(schedule, "live set search")
+        return True
+
     def exhaust(self, deadline: Deadline) -> None:
         """Search exhaustively; not with a host, where its proofs do not hold."""
         session, budget = self.session, self.problem.budget_bytes
@@ -384,6 +402,6 @@ class LeastCostSearch(Policy):
         return super().made(name, options)
 
     steps = {
-        "order": order, "descent": descend, "exhaustive": exhaust, "one-memory": one_memory,
+        "order": order, "descent": descend, "exhaustive": exhaust, "live-sets": live_sets, "one-memory": one_memory,
         "bounds": Policy.longer_bounds, "turns": Policy.turns,
     }  # fmt: skip

@@ -34,12 +34,12 @@ def least_memory(game: LiveSetGame) -> dict[int, int]:
         held = frozenset(numbers(live))
         for op, (reads, writes) in enumerate(zip(game.reads, game.writes, strict=True)):
             if reads <= held:
-                memory = game.needs[op] + sum(game.size[tensor] for tensor in held - reads - writes)
+                memory = game.needs[op] + game.bytes(held - game.touched[op])
                 heappush(queue, (max(peak, memory), live | bits(writes)))
     return done
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 1500), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(70), pytest.param(range(70, 1500), marks=pytest.mark.slow)])
 def test_gates_refute_only_sets_that_cannot_be_live(seeds: range) -> None:
     """They refute none at its least memory, and many below, whether their op leaves room for a large tensor or not."""
     refuted = [0, 0]
@@ -47,7 +47,7 @@ def test_gates_refute_only_sets_that_cannot_be_live(seeds: range) -> None:
         rng = random.Random(seed)
         problem = Problem(random_graph(seed, rng.choice([6, 7]), plain=seed % 2 == 0, buffers=seed % 4 == 1))
         plain = LiveSetGame(problem)
-        tensors = [tensor for tensor, writers in enumerate(plain.writers) if writers]
+        tensors = [tensor for tensor, writer in enumerate(plain.writer) if writer >= 0]
         if not 4 <= len(tensors) <= 9:
             continue
         least, small = least_memory(plain), rng.choice([0, min(plain.size), sorted(plain.size)[len(tensors) // 4]])

@@ -348,6 +348,15 @@ def test_descent_reaches_the_budget_from_the_least_known_peak() -> None:
     assert "16 bytes" in missed.message
 
 
+def test_live_sets_decide_whether_a_budget_suffices() -> None:
+    """No single step of the graph needs more than 14 bytes."""
+    stages = AutoOptions((Stage("live-sets", when=("no-schedule",)),))
+    below, within = (solve(Problem(TIGHT, budget), options=ONE, method_options=stages) for budget in (15, 16))
+    assert below.status is Status.INFEASIBLE
+    assert below.message.startswith("no schedule exists (by the live set bound)")
+    assert (within.status, within.source, within.peak) == (Status.FEASIBLE, "live set search", 16)
+
+
 @pytest.mark.parametrize(
     ("stage", "kind", "culprit"),
     [

@@ -114,6 +114,7 @@ class Stages:
         patch.setattr(portfolio, "CHECK_INTERVAL", 0.0)
         patch.setitem(LeastCostSearch.steps, "order", lambda _, deadline: step("order", deadline))
         patch.setitem(LeastCostSearch.steps, "descent", lambda _, deadline: step("descent", deadline))
+        patch.setitem(LeastCostSearch.steps, "live-sets", lambda _, deadline: step("live-sets", deadline))
         patch.setattr(LeastCostSearch, "made", Policy.made)
         patch.setattr(LeastCostSearch, "answer", lambda _, method, solver, deadline: step(method.name, deadline))
         self.session = Session(problem, SolveOptions(Clock(seconds), threads=1), "auto", solver=CpSat())
@@ -172,7 +173,7 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "auto waits for block checkpointing if nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
-        f"order few-stages eviction greedy lower-sets few-stages eviction greedy eviction {BLOCKS} bounds",
+        f"order few-stages eviction greedy lower-sets live-sets few-stages eviction greedy eviction {BLOCKS} bounds",
     ),
     "a model ends as soon as annealing is compiled, and restarts": (
         RANDOM, {"ready": {"annealing": 2.0}, "takes": {"stages": 9, "annealing": 1}, "finds": (DROPS,)},
