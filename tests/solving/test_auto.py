@@ -350,7 +350,7 @@ def test_descent_reaches_the_budget_from_the_least_known_peak() -> None:
 
 def test_live_sets_decide_whether_a_budget_suffices() -> None:
     """No single step of the graph needs more than 14 bytes."""
-    stages = AutoOptions((Stage("live-sets", when=("no-schedule",)),))
+    stages = AutoOptions((Stage("live-sets", when=("no-schedule",)),) * 2)
     below, within = (solve(Problem(TIGHT, budget), options=ONE, method_options=stages) for budget in (15, 16))
     assert below.status is Status.INFEASIBLE
     assert below.message.startswith("no schedule exists (by the live set bound)")
