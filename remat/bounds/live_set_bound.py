@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from remat.bounds.base import Bound, bound_on_peak
 from remat.bounds.live_set_game import Live, LiveSetGame, Question
-from remat.bounds.live_set_gates import GatedGame
+from remat.bounds.live_set_gates import Gates
 from remat.bounds.live_set_schedule import Computes
 from remat.bounds.peak_bounds import structural_bound
 from remat.problem import Problem
@@ -25,8 +25,10 @@ DECIDING_EFFORT = 100
 RISE = 0.01
 #: A round ends when the memory at which it gave up is within this share of what is necessary, and of what suffices.
 FINE = 1e-3
-#: Largest tensor that gates take as small, relative to the structural bound.
-SMALL = 0.005
+#: Largest tensor that gates leave out, relative to the structural bound: masks of dropout are above 1 %.
+SMALL = 0.02
+#: Share of the time left for one question to the gates about all sets.
+GATES_SHARE = 0.6
 #: Memory of schedules, relative to the least that suffices, as long as they keep the limit of computes. With the least,
 #: small tensors are computed again and again, which takes seconds.
 ROOMS = 1.3, 1.1, 1.03, 1.002
@@ -50,7 +52,7 @@ def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None
 
     Each contribution to an accumulation buffer counts as a tensor; those to the same buffer share its bytes. The bound
     is exact, but for limits of computes, which it ignores. See :class:`LiveSetSearch`, and
-    :class:`.live_set_gates.GatedGame` for sets that it leaves out.
+    :class:`.live_set_gates.Gates` for sets that it refutes otherwise.
 
     Parameters
     ----------
@@ -89,8 +91,8 @@ class LiveSetSearch:
     cannot be live within it, the bound and the memory rise to the least memory beyond. If the search gives up, the
     memory rises by :data:`RISE`, and by twice as much each further time. At the end of a pass, all inputs can be live
     within the largest memory. Further passes halve the interval between the bound and the least such memory. Where they
-    give up, the next ones aim above and below. When little is left there, the next round searches longer. A later call
-    of :meth:`run` continues the search.
+    give up, the next ones aim above and below. When little is left there, the next round searches longer. After the
+    first round, gates refute memory in between. A later call of :meth:`run` continues the search.
 
     Parameters
     ----------
@@ -113,7 +115,11 @@ class LiveSetSearch:
         """Least and most memory at which the present round gave up."""
         applies = not problem.can_move and len(problem.graph.ops) <= MOST_OPS
         self.game = LiveSetGame(problem) if applies else None
-        self._gated: GatedGame | None = None
+        self._gates: Gates | None = None
+        self._gates_fail: int | None = None
+        """Least memory at which gates refuted nothing."""
+        self._refuted = -1
+        """Place among the goals of the last one that gates refuted."""
         self._too_long = False
         """True if a schedule had too many computes; those with less memory mostly have more."""
 
@@ -137,6 +143,8 @@ class LiveSetSearch:
         if game is None or clock.expired:
             return False
         game.clock = clock
+        if self._round == 1 and self._ask_gates(game, clock):
+            return True
         memory = self._memory(game)
         if memory is not None:
             self._pass(game, memory)
@@ -152,7 +160,7 @@ class LiveSetSearch:
             return None if game is None else False
         game.clock = clock
         for name, goal in self._goals(game):
-            decided = self._decide(game, goal, Question(memory, DECIDING_EFFORT))
+            decided = game.decide(goal, Question(memory, DECIDING_EFFORT))
             if decided is False:
                 self.low, self._cause = int(game.lower(goal)), name
             if not decided:
@@ -185,7 +193,7 @@ class LiveSetSearch:
         for name, goal in goals:
             rise = RISE
             while game.upper(goal) > memory:
-                decided = self._decide(game, goal, Question(memory, effort))
+                decided = game.decide(goal, Question(memory, effort))
                 if game.clock.expired:
                     return
                 lower = game.lower(goal)
@@ -218,13 +226,28 @@ class LiveSetSearch:
                 if game.lower(goal) > self.low:
                     self.low, self._cause = int(game.lower(goal)), name
 
-    def _decide(self, game: LiveSetGame, goal: Live, asked: Question) -> bool | None:
-        """Decide whether a set can be live; with gates, if the plain search gives up below memory that suffices."""
-        decided = game.decide(goal, asked)
-        if decided is not None or self.high is None or game.clock.expired:
-            return decided
-        gated = self._gated = self._gated or GatedGame(self.problem, int(SMALL * self.low))
-        return gated.sharing(game).decide(goal, asked) if gated.has_gates(asked.memory) else None
+    def _ask_gates(self, game: LiveSetGame, clock: Deadline) -> bool:
+        """Ask gates whether they refute a set at some memory, and move that up or down; return False if little is left.
+
+        The first memory is just below what suffices: sizes are often multiples of one, so that nothing lies between.
+        """
+        if self.high is None:
+            return False
+        fine, most = 1 + int(FINE * self.high), self._gates_fail or self.high
+        if most - self.low <= fine:
+            return False
+        gates = self._gates = self._gates or Gates(self.problem, int(SMALL * self.low))
+        memory = (self.low + most) // 2 if self._gates_fail else most - fine
+        gates.game.clock = clock.share(GATES_SHARE)
+        goals = self._goals(game)
+        for place, (name, goal) in sorted(enumerate(goals), key=lambda each: each[0] != self._refuted):
+            if game.upper(goal) > memory and gates.refute(goal, memory):
+                self.low, self._cause, self._refuted = memory + 1, name, place
+                return True
+            if gates.game.clock.expired:
+                break
+        self._gates_fail = memory
+        return not clock.expired
 
     def schedules(self, limit: int, clock: Deadline) -> Iterator[Schedule]:
         """Yield schedules with ever smaller peaks below `limit`: none if the search implies none that is short enough.

@@ -63,10 +63,14 @@ class LiveSetGame:
 
     All that a search proves about a set is recorded for the next ones: the least memory in which it is known to be
     live, with the steps, and a bound on this memory.
+
+    Tensors of at most `small` bytes can be left out: they take no memory and are always there. What cannot be live then
+    cannot be live with them either.
     """
 
     problem: Problem
     clock: Deadline = field(default_factory=Deadline)
+    small: int = 0
     steps: dict[Live, Steps] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -94,6 +98,8 @@ class LiveSetGame:
         self.kept: Live = wholes(np.flatnonzero(self.problem.kept).tolist())
         self.needs: list[int] = arrays.op_bytes.tolist()
         self.touched = [read | row for read, row in zip(self.reads, written, strict=True)]
+        if self.small:
+            self._leave_out(frozenset(tensor for tensor, size in enumerate(self.size) if size <= self.small))
         self.before = [0] * len(self.size)
         for op in self.order:
             sources = bits(self.reads[op])
@@ -107,6 +113,13 @@ class LiveSetGame:
         self._least = self._largest_steps()
         self._vain: dict[Live, Question] = {}
         self._local: dict[tuple[int, Live], Steps | int] = {}
+
+    def _leave_out(self, small: Live) -> None:
+        """Leave out tensors, and their bytes at each step."""
+        for op, touched in enumerate(self.touched):
+            self.needs[op] -= self.bytes(touched & small)
+        self.reads, self.writes = [each - small for each in self.reads], [each - small for each in self.writes]
+        self.touched, self.kept = [each - small for each in self.touched], self.kept - small
 
     def _largest_steps(self) -> list[int]:
         """Return for each tensor the memory of the largest step among those that it needs."""

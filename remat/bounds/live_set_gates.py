@@ -1,242 +1,389 @@
-"""Refutations of live sets: what can have been in memory when an op of much memory ran."""
+"""Refutations of live sets: what can have been in memory when an op of much memory ran last."""
 
 from __future__ import annotations
 
-from functools import reduce
-from itertools import combinations
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache, cached_property, reduce
 from operator import and_
 from typing import NamedTuple
 
-from remat.bounds.live_set_game import LEAST_EFFORT, MOST_NESTED, Live, LiveSetGame, Question, Visits
+from remat.bounds.live_set_game import Live, LiveSetGame, Question
 from remat.problem import Problem
 from remat.runtime.bits import bits, numbers
 
-#: Most gates that are tried for a tensor: of those without room for a large tensor, and of those with room for one.
-MOST_GATES = 4
-#: Effort of the question whether a tensor can be made from nothing without small tensors.
+#: Gates leave room for less than this number of tensors, with which proofs are tried in turn.
+ROOMS = 1, 2, 3
+#: Effort of the question whether a tensor can be made from nothing.
 EFFORT_ALONE = 60
-#: Gates of which is remembered what makes each tensor, at most the square of the number of tensors in bits each.
-MOST_MAKERS = 50
+#: Most sets of tensors at a gate that a proof tries.
+MOST_TRIES = 1_000
+#: Most moments of which a proof checks the conditions.
+MOST_MOMENTS = 300
 
 
-class Gate(NamedTuple):
-    """An op that a tensor needs and that leaves room for one large tensor at most.
+class Gates:
+    """Proofs that sets cannot be live, in a game without tensors of at most `small` bytes.
 
-    Sets of tensors are whole numbers with a bit for each.
-    """
-
-    touched: int
-    """Inputs and outputs of the op."""
-    chain: int
-    """Large tensors from the outputs of the op to the tensor that needs it. From then on, one of them is live."""
-    held: int
-    """Bytes of the smallest tensor of the chain."""
-    room: int
-    """Bytes that the step of the op leaves for others."""
-
-
-class GatedGame(LiveSetGame):
-    """A game whose search also leaves out sets that gates refute.
-
-    Tensors of at most `small` bytes are *small*, the others *large*; the smallest of these has ``u`` bytes. A *gate* of
-    a large tensor ``h`` is an op ``d`` that ``h`` needs by a path of large tensors with one writer each. The *chain* is
-    made of the tensors of all such paths, ``h`` included. Let a set ``S`` with ``h`` be live within ``M`` bytes.
-    Take the last run of ``d``. Apart from ``T``, which ``d`` reads and writes, at most ``room = M - needs(d)`` bytes
-    were live; if ``room < 2 u``, at most one large tensor ``x``. Since then, some tensor of the chain has always been
-    live, with at least ``held`` bytes.
-
-    1. Let ``B`` be what can be made of ``T`` and small tensors by ops that need at most ``M - held``, or ``M`` if they
-       read or write a tensor of the chain. A tensor of ``S`` outside ``B`` is ``x`` or depends on it.
-    2. Let ``z`` in ``S`` not depend on ``T``, and let it not fit into ``M - held`` in the game without small tensors.
-       Then ``z`` is ``x`` or depends on it: otherwise the ops after ``d`` that lead to ``z`` would be steps of that
-       game, while a tensor of the chain, which they do not touch, is live.
-    3. Let 1 or 2 hold for ``z``, and let ``z`` not depend on ``T``, or let the whole chain be in ``B``. Then a large
-       tensor that comes from ``x`` and leads to ``z`` has been live ever since the run of ``d``; otherwise the rest
-       would make ``z`` without ``x``. It is not in the chain. So 2 holds with ``M - held - u``, too.
-
-    All tensors of 1 to 3 need the same ``x`` of at most ``room`` bytes, and with ``T`` and small tensors it makes those
-    of 1 and 2 by the ops of 1. If there is none, then ``S`` cannot be live within ``M``. Nor can it if that is known of
-    two of its tensors.
+    Let a set be live after a schedule within ``M`` bytes that has no superfluous runs, and let ``u`` be the size of the
+    smallest tensor. An op is a *gate* if it leaves ``M - needs < k u`` bytes. Either no gate ran. Or consider the last
+    run of any gate, of ``d``. Then the tensors ``T`` that ``d`` reads or writes were live, and a set ``X`` of fewer
+    than ``k`` others, of at most ``M - needs(d)`` bytes. No gate ran later, and later runs lead from an output of ``d``
+    to the set. The proof tries every ``d`` and ``X``. :class:`Level` has the conditions that all must violate.
 
     Parameters
     ----------
     problem : Problem
         As for :class:`LiveSetGame`.
     small : int
-        Bytes of the largest small tensor.
-    dropped : bool
-        Whether this is the game without small tensors.
+        Bytes of the largest tensor that is left out.
     """
 
-    def __init__(self, problem: Problem, small: int, *, dropped: bool = False) -> None:
-        super().__init__(problem)
-        tensors = [tensor for tensor, writer in enumerate(self.writer) if writer >= 0]
-        light = frozenset(tensor for tensor in tensors if self.size[tensor] <= small)
-        self._large = frozenset(tensors) - light
-        self._unit = min((self.size[tensor] for tensor in self._large), default=0)
-        self._light, self._without_small = bits(light), self
-        if dropped:
-            self._drop(light)
-        else:
-            self._without_small = GatedGame(problem, small, dropped=True)
-        self._read_bits, self._write_bits = [bits(each) for each in self.reads], [bits(each) for each in self.writes]
-        self._needed_ops, self._paths = self._needed()
-        self._gates: dict[tuple[int, int], list[Gate]] = {}
-        self._parts = bits(self.shared)
-        self._alone_suffices = [bits(self.whole(tensor)) for tensor in range(len(self.size))]
-        self._sources = [
-            self._closed(before) | alone for before, alone in zip(self.before, self._alone_suffices, strict=True)
-        ]
-        self._made_by: dict[tuple[int, int, int, int], list[int]] = {}
+    def __init__(self, problem: Problem, small: int) -> None:
+        self.game = LiveSetGame(problem, small=small)
+        written = [size for size, writer in zip(self.game.size, self.game.writer, strict=True) if writer >= 0]
+        self.unit = min((size for size in written if size > small), default=0)
+        self._needed = [0] * len(self.game.size)
+        for op in self.game.order:
+            ops = 1 << op
+            for read in self.game.reads[op]:
+                ops |= self._needed[read]
+            for written in self.game.writes[op]:
+                self._needed[written] |= ops
+        self._fits: dict[int, int] = {}
+        self._exceeds: dict[int, int] = {}
+        self._levels: dict[tuple[int, int], Level] = {}
 
-    def sharing(self, game: LiveSetGame) -> GatedGame:
-        """Use the clock and the tables of another game of the same problem, and return this one."""
-        self.clock = self._without_small.clock = game.clock
-        self.steps, self._upper, self._lower, self._local = game.steps, game._upper, game._lower, game._local
-        return self
+    def refute(self, live: Live, memory: int) -> bool:
+        """Return True only if a set cannot be live within the memory; tensors that were left out are ignored."""
+        live = frozenset(tensor for tensor in live if self.game.size[tensor] >= self.unit and self.unit)
+        return bool(live) and any(self._level(memory, room).refute(live) for room in ROOMS)
 
-    def has_gates(self, memory: int) -> bool:
-        """Return True if an op leaves room for less than two large tensors."""
-        return max(self.needs) + 2 * self._unit > memory
+    def _level(self, memory: int, room: int) -> Level:
+        if (memory, room) not in self._levels:
+            self._levels = {key: level for key, level in self._levels.items() if key[0] == memory}
+            self._levels[memory, room] = Level(self, memory, room, -1)
+        return self._levels[memory, room]
 
-    def decide(self, goal: Live, asked: Question) -> bool | None:
-        """Answer as :meth:`LiveSetGame.decide`, and see first whether the set is refuted."""
-        if self.upper(goal) > asked.memory and self._refuted(goal, asked):
+    def needed_by(self, live: Live) -> int:
+        """Return the ops that a set needs, as bits."""
+        ops = 0
+        for tensor in live:
+            ops |= self._needed[tensor]
+        return ops
+
+    def fits_alone(self, tensor: int, memory: int) -> bool:
+        """Return False only if a tensor cannot be live within the memory."""
+        game, goal = self.game, frozenset((tensor,))
+        if self._exceeds.get(tensor, -1) >= memory:
             return False
-        return super().decide(goal, asked)
-
-    def lower(self, live: Live) -> float:
-        """Return a bound on the memory in which a set can be live, also from pairs of its tensors."""
-        return max(super().lower(live), 0, *(self._lower.get(frozenset(two), 0) for two in combinations(live, 2)))
-
-    def _expand(self, live: Live, visits: Visits, asked: Question) -> tuple[list[Live], float]:
-        """Leave out the sets that are refuted."""
-        new, beyond = super()._expand(live, visits, asked)
-        refuted = [before for before in new if self.upper(before) > asked.memory and self._refuted(before, asked)]
-        left = [before for before in new if before not in refuted]
-        return left, min([beyond, *map(self.lower, refuted)])
-
-    def _closed(self, tensors: int) -> int:
-        """Return tensors with all contributions to buffers of which they have one."""
-        return tensors | bits(other for part in numbers(tensors & self._parts) for other in self.whole(part))
-
-    # -- tables ------------------------------------------------------------------------------------------------------
-
-    def _drop(self, light: Live) -> None:
-        """Forget tensors, and their bytes at each step."""
-        for op, touched in enumerate(self.touched):
-            self.needs[op] -= self.bytes(touched & light)
-        self.reads, self.writes = [each - light for each in self.reads], [each - light for each in self.writes]
-        self.touched, self.kept, self._light = [each - light for each in self.touched], self.kept - light, 0
-        self._least = self._largest_steps()
-
-    def _needed(self) -> tuple[list[int], list[int]]:
-        """Return the ops that each tensor needs by large tensors with one writer, and these tensors, with itself."""
-        ops, paths = [0] * len(self.size), [0] * len(self.size)
-        for op in self.order:
-            before, path = 1 << op, 0
-            for tensor in self.reads[op]:
-                before |= ops[tensor]
-                path |= paths[tensor]
-            for tensor in self.writes[op]:
-                if tensor in self._large and tensor not in self.shared:
-                    ops[tensor], paths[tensor] = before, path | 1 << tensor
-        return ops, paths
-
-    def _gates_of(self, tensor: int, memory: int) -> list[Gate]:
-        """Return gates of a tensor, the nearest first."""
-        found = self._gates.get((tensor, memory))
-        if found is None:
-            found, left = [], {True: MOST_GATES, False: MOST_GATES}
-            for op in reversed(self.order):
-                room = memory - self.needs[op]
-                if self._needed_ops[tensor] >> op & 1 and 0 <= room < 2 * self._unit and left[room < self._unit]:
-                    left[room < self._unit] -= 1
-                    chain = self._chain(op, tensor)
-                    held = min(self.size[each] for each in numbers(chain))
-                    found.append(Gate(bits(self.touched[op]), chain, held, room))
-            self._gates[tensor, memory] = found
-        return found
-
-    def _chain(self, op: int, tensor: int) -> int:
-        """Return the tensors of all paths from an op to a tensor that needs it, with the tensor."""
-        found = self._write_bits[op]
-        for later in self.order[self.position[op] + 1 :]:
-            if self._read_bits[later] & found & self._paths[tensor]:
-                found |= self._write_bits[later]
-        return found & self._paths[tensor]
-
-    # -- refutations -------------------------------------------------------------------------------------------------
-
-    def _refuted(self, live: Live, asked: Question) -> bool:
-        """Return True, and record it, if gates or two of its tensors show that a set cannot be live in the memory."""
-        if self.lower(live) > asked.memory:
+        if self._fits.get(tensor, memory + 1) <= memory:
             return True
-        large = live & self._large
-        gated = any(
-            self._gate_refutes(gate, large - {tensor}, asked)
-            for tensor in sorted(large, key=self.size.__getitem__, reverse=True)
-            for gate in self._gates_of(tensor, asked.memory)
-        )
-        if gated:
-            self._lower[live] = asked.memory + 1
-        return gated or (len(large) > 2 and asked.depth < MOST_NESTED and self._two_refute(large, asked))
+        self._fits[tensor] = memory  # for questions within this one
+        decided = game.decide(goal, Question(memory, EFFORT_ALONE))
+        if decided is None and not game.clock.expired:
+            # Not by the common levels, which are for all tensors and may be under construction.
+            levels = (Level(self, memory, room, self._needed[tensor]) for room in ROOMS)
+            decided = False if any(level.refute(goal) for level in levels) else None
+        if decided is False:
+            del self._fits[tensor]
+            self._exceeds[tensor] = memory
+        return decided is not False
 
-    def _two_refute(self, large: Live, asked: Question) -> bool:
-        """Return True if two tensors of a set cannot be live together."""
-        question = Question(asked.memory, LEAST_EFFORT, asked.depth + 1)
-        return any(
-            any(self._gates_of(tensor, asked.memory) for tensor in two)
-            and self.decide(frozenset(two), question) is False
-            for two in combinations(sorted(large), 2)
-        )
 
-    def _gate_refutes(self, gate: Gate, large: Live, asked: Question) -> bool:
-        """Return True if a gate of one tensor shows that it cannot be live with others: see the class."""
-        others = [tensor for tensor in large if not (gate.touched | gate.chain) >> tensor & 1]
-        if not others:
+class Condition(NamedTuple):
+    """A tensor that must come from what was live at the gate."""
+
+    tensor: int
+    held: int | None
+    """Bytes of other lines next to which it is made if it is closed; None if it is not."""
+
+
+@dataclass(eq=False)
+class Moment:
+    """A step after the gate, or the end: tensors that are live, and others of which a line is live."""
+
+    live: Live
+    lines: Live
+    conditions: list[Condition] = field(default_factory=list)
+    bound: Live = frozenset()
+    """Tensors of `live` that come from what was live at the gate."""
+    impossible: bool = False
+    before: dict[int, Moment] = field(default_factory=dict)
+    """The moments at which the tensors of `bound` were computed."""
+
+
+class Level:
+    """Conditions for sets within `memory` bytes, where gates leave less than `room` times the smallest size.
+
+    * A tensor is *free* next to ``h`` bytes if it can be made from nothing within ``M - h`` without gates. The *closed*
+      tensors are those that ops other than gates make of free ones.
+    * Let a set need ``z``, which is not closed. From the last gate on, a tensor of its *line* is live: ``z``, or
+      a tensor from which ops other than gates lead to ``z`` by tensors that are not closed. Otherwise ``z`` would be
+      closed. Tensors of disjoint lines are different, so their least sizes add up.
+    * So ``z`` is made by such ops of ``T``, ``X`` and closed tensors.
+    * Let ``z`` be closed, and let lines of other tensors of the set hold at least ``h`` bytes. If
+      ``z`` is not free next to ``h``, it is made of a tensor of ``T`` or ``X``, and of free ones, by ops that need at
+      most ``M - h``: they touch no line. Lines with contributions to buffers do not count here.
+    * If one of these tensors is not in ``T`` or ``X``, its writer ran after the gate. At that moment its inputs
+      were live, and lines of the other tensors of the set. The same holds for them. So it does, even if they are in
+      ``X``, for tensors that are on all paths from an output of ``d`` to the set.
+
+    Parameters
+    ----------
+    gates : Gates
+        The game, and what is known of its tensors alone.
+    memory : int
+        Bytes.
+    room : int
+        In smallest sizes.
+    needed : int
+        Ops that matter, as bits: those that the sets in question need.
+    """
+
+    def __init__(self, gates: Gates, memory: int, room: int, needed: int) -> None:
+        self._all, self._game, self._memory = gates, gates.game, memory
+        needs = gates.game.needs
+        ops = [op for op in gates.game.order if needed >> op & 1]
+        self._gates = {op for op in ops if needs[op] > memory - room * gates.unit}
+        self._ops = [op for op in ops if op not in self._gates]
+        self._shared = bits(gates.game.shared)
+        self._free: dict[int, int] = {}
+        self._moments: dict[tuple[Live, Live, int | None], Moment] = {}
+        self._refuted: dict[Live, bool] = {}
+        self._line, self._sources = cache(self._find_line), cache(self._find_sources)
+        self._derived = cache(self._find_derived)
+
+    @cached_property
+    def _closed(self) -> int:
+        return self._closure(self._free_next_to(0))
+
+    def refute(self, live: Live) -> bool:
+        """Return True only if a set cannot be live."""
+        if live not in self._refuted:
+            self._refuted[live] = False
+            self._refuted[live] = self._refutes(live)
+        return self._refuted[live]
+
+    def _refutes(self, live: Live) -> bool:
+        needed = self._all.needed_by(live)
+        gates = [op for op in self._gates if needed >> op & 1]
+        if not gates:
             return False
-        makers = self._makers(gate, asked.memory)
-        free = [tensor for tensor in others if not self.before[tensor] & gate.touched]
-        memory = asked.memory - gate.held
-        needy = [
-            tensor
-            for tensor in others
-            if makers[tensor] != -1 or (tensor in free and not self._alone(tensor, memory, asked))
-        ]
-        if not needy or gate.room < self._unit:
-            return bool(needy)
-        common = needy
-        if all(makers[tensor] == -1 for tensor in numbers(gate.chain)) or any(tensor in free for tensor in needy):
-            common = needy + [tensor for tensor in free if not self._alone(tensor, memory - self._unit, asked)]
-        sources = reduce(and_, (self._sources[tensor] for tensor in common))
-        sources &= reduce(and_, (makers[tensor] for tensor in needy), ~(self._light | gate.touched))
-        return not any(self.size[source] <= gate.room for source in numbers(sources))
+        end = self._moment(live, frozenset(), None)
+        if self._violated(0, [end]) is None:
+            return False
+        return all(
+            self._all_violate(gate, [end, *self._chain(gate, end, last)])
+            for gate in gates
+            if self._game.needs[gate] <= self._memory
+            for last in live
+            if self._derived(gate) >> last & 1
+        )
 
-    def _makers(self, gate: Gate, memory: int) -> list[int]:
-        """Return for each tensor the tensors of which one suffices to make it after a gate, -1 if none is needed.
+    # -- what ops other than gates make ------------------------------------------------------------------------------
 
-        Small tensors and what the op of the gate touched may be read, too, and only by steps that keep the memory.
-        """
-        key = gate.touched, gate.chain, gate.held, memory
-        found = self._made_by.get(key)
-        if found is None:
-            if len(self._made_by) >= MOST_MAKERS:
-                self._made_by.clear()
-            found = self._made_by[key] = self._alone_suffices.copy()
-            for tensor in numbers(gate.touched | self._light):
-                found[tensor] = -1
-            for op in self.order:
-                held = 0 if (self._read_bits[op] | self._write_bits[op]) & gate.chain else gate.held
-                if self.needs[op] + held <= memory:
-                    common = reduce(and_, (found[read] for read in self.reads[op]), -1)
-                    for written in self.writes[op]:
-                        found[written] |= common
+    def _inputs(self, tensor: int, held: int = 0) -> Live | None:
+        """Return the inputs of the writer of a tensor; None if it is a gate or does not fit next to `held` bytes."""
+        writer = self._game.writer[tensor]
+        fits = writer not in self._gates and self._game.needs[writer] <= self._memory - held
+        return self._game.reads[writer] if fits else None
+
+    def _free_next_to(self, held: int) -> int:
+        """Return the tensors that are free next to `held` bytes."""
+        if held not in self._free:
+            game, most, found = self._game, self._memory - held, 0
+            for op in self._ops:
+                if game.needs[op] <= most and all(found >> read & 1 for read in game.reads[op]):
+                    found |= bits(written for written in game.writes[op] if self._all.fits_alone(written, most))
+            self._free[held] = found
+        return self._free[held]
+
+    def _closure(self, found: int) -> int:
+        """Return tensors with all that ops other than gates make of them."""
+        for op in self._ops:
+            if all(found >> read & 1 for read in self._game.reads[op]):
+                found |= bits(self._game.writes[op])
         return found
 
-    def _alone(self, tensor: int, memory: int, asked: Question) -> bool:
-        """Return False only if a tensor cannot be live within the memory in the game without small tensors."""
-        game, goal = self._without_small, frozenset((tensor,))
-        if asked.depth >= MOST_NESTED:
-            return game.lower(goal) <= memory
-        return game.decide(goal, Question(memory, EFFORT_ALONE, asked.depth + 1)) is not False
+    def _find_derived(self, gate: int) -> int:
+        """Return the tensors to which ops other than gates lead from the outputs of a gate, with these outputs."""
+        found = bits(self._game.writes[gate])
+        for op in self._ops:
+            if any(found >> read & 1 for read in self._game.reads[op]):
+                found |= bits(self._game.writes[op])
+        return found
+
+    # -- lines -------------------------------------------------------------------------------------------------------
+
+    def _is_open(self, tensor: int) -> bool:
+        return not self._closed >> tensor & 1
+
+    def _find_line(self, tensor: int) -> int:
+        """Return the line of a tensor that is not closed."""
+        found, stack = 0, [tensor]
+        while stack:
+            each = stack.pop()
+            if not found >> each & 1:
+                found |= 1 << each
+                stack += filter(self._is_open, self._inputs(each) or ())
+        return found
+
+    def _held(self, tensors: Iterable[int], touched: Live = frozenset()) -> int:
+        """Return the least bytes of lines of tensors that have no buffer in common, nor one with touched tensors."""
+        size, taken, total = self._game.size, bits(touched), 0
+        lines = [self._line(tensor) for tensor in tensors]
+        for least, line in sorted(((min(size[each] for each in numbers(line)), line) for line in lines), reverse=True):
+            whole = line | bits(part for each in numbers(line & self._shared) for part in self._game.whole(each))
+            if not whole & taken:
+                total += least
+                taken |= whole
+        return total
+
+    # -- moments -----------------------------------------------------------------------------------------------------
+
+    def _moment(self, live: Live, lines: Live, op: int | None) -> Moment:
+        """Return the moment before a step of an op, or the end, with the conditions that hold for its tensors."""
+        key = live, lines, op
+        if key in self._moments:
+            return self._moments[key]
+        moment = self._moments[key] = Moment(live, lines)
+        game = self._game
+        least, touched = (game.bytes(live), live) if op is None else (game.needs[op], game.touched[op])
+        moment.impossible = least + self._held(lines, touched) > self._memory
+        opened = frozenset(filter(self._is_open, live))
+        moment.conditions = [Condition(tensor, None) for tensor in opened]
+        # Steps to a closed tensor may write to the buffer of a line, so that its bytes are not held next to them.
+        held = self._held(tensor for tensor in opened | lines if not self._line(tensor) & self._shared)
+        for tensor in live - opened:
+            if not self._free_next_to(held) >> tensor & 1:
+                moment.conditions.append(Condition(tensor, held))
+        moment.bound = frozenset(condition.tensor for condition in moment.conditions)
+        return moment
+
+    def _earlier(self, moment: Moment, tensor: int) -> Moment | None:
+        """Return the moment at which a tensor was computed for another; None if it is not known."""
+        writer = self._game.writer[tensor]
+        if writer in self._gates:
+            return None
+        if tensor not in moment.before:
+            others = frozenset(filter(self._is_open, moment.lines | moment.bound - {tensor}))
+            moment.before[tensor] = self._moment(self._game.reads[writer], others, writer)
+        return moment.before[tensor]
+
+    def _chain(self, gate: int, end: Moment, tensor: int) -> list[Moment]:
+        """Return moments of steps after a gate on all paths from it to a tensor of the last set."""
+        outputs, derived = self._game.writes[gate], self._derived(gate)
+        common, found, moment = self._common(gate, derived), [], end
+        while tensor not in outputs:
+            earlier = self._earlier(moment, tensor)
+            if earlier is None:
+                break
+            found.append(earlier)
+            below = [read for read in earlier.live if derived >> read & 1]
+            if len(below) == 1:
+                moment, tensor = earlier, below[0]
+                continue
+            # Several paths: the next tensor on all of them.
+            others = [each for each in numbers(common[tensor]) if each != tensor]
+            if not others:
+                break
+            tensor = max(others, key=lambda each: self._game.position[self._game.writer[each]])
+            lines = earlier.lines | {each for each in earlier.bound if self._is_open(each) and not derived >> each & 1}
+            moment = Moment(frozenset(), lines)
+        return found
+
+    def _common(self, gate: int, derived: int) -> dict[int, int]:
+        """Return for each tensor derived from a gate those on all paths to it, with itself."""
+        found: dict[int, int] = {}
+        game = self._game
+        for op in self._ops:
+            above = [read for read in game.reads[op] if derived >> read & 1]
+            if above:
+                common = reduce(and_, (found.get(read, 0) for read in above))  # paths begin at outputs of the gate
+                found.update((written, common | 1 << written) for written in game.writes[op])
+        return found
+
+    # -- sets at a gate ----------------------------------------------------------------------------------------------
+
+    def _all_violate(self, gate: int, moments: list[Moment]) -> bool:
+        """Return True if a condition is violated, no matter which tensors were live at the last run of a gate."""
+        size, first = self._game.size, bits(self._game.touched[gate])
+        stack, seen = [(first, self._memory - self._game.needs[gate])], {first}
+        while stack:
+            live, room = stack.pop()
+            missing = self._violated(live, moments)
+            if missing is None or len(seen) > MOST_TRIES or self._game.clock.expired:
+                return False
+            for tensor in missing:
+                more = live | 1 << tensor
+                needs = 0 if bits(self._game.whole(tensor)) & live else size[tensor]
+                if needs <= room and more not in seen:
+                    seen.add(more)
+                    stack.append((more, room - needs))
+        return True
+
+    def _violated(self, live: int, moments: list[Moment]) -> list[int] | None:
+        """Return the fewest tensors of which one is missing for a condition; None if all conditions hold."""
+        made: dict[Condition, bool] = {}
+        best: list[int] | None = None
+        queue: deque[tuple[Moment, tuple[int, ...]]] = deque((moment, ()) for moment in moments)
+        seen = set(map(id, moments))
+        while queue and len(seen) <= MOST_MOMENTS:
+            moment, path = queue.popleft()
+            for missing in self._missing(moment, live, made):
+                # Were a tensor of the path live, this moment would not have been necessary.
+                found = [*path, *(tensor for tensor in missing if tensor not in path)]
+                if best is None or len(found) < len(best):
+                    best = found
+            if best == []:
+                break
+            for tensor in moment.bound:
+                earlier = None if live >> tensor & 1 else self._earlier(moment, tensor)
+                if earlier is not None and id(earlier) not in seen:
+                    seen.add(id(earlier))
+                    queue.append((earlier, (*path, tensor)))
+        return best
+
+    def _missing(self, moment: Moment, live: int, made: dict[Condition, bool]) -> Iterable[list[int]]:
+        """Yield for each violated condition of a moment the tensors of which one is missing."""
+        if moment.impossible:
+            yield []
+        for condition in moment.conditions:
+            if not self._made(condition, live, made):
+                yield self._sources(condition)
+
+    def _made(self, condition: Condition, live: int, made: dict[Condition, bool]) -> bool:
+        """Return True if a tensor can be made of those that were live at the gate."""
+        held = condition.held
+        known, stack = self._closed if held is None else self._free_next_to(held), [condition]
+        while stack:
+            each = stack[-1]
+            if each in made:
+                stack.pop()
+            elif (live | known) >> each.tensor & 1:
+                made[each] = True
+            elif held is not None and not self._game.before[each.tensor] & live:
+                made[each] = False
+            else:
+                reads = self._inputs(each.tensor, held or 0)
+                inputs = [Condition(read, held) for read in reads or ()]
+                left = [read for read in inputs if read not in made]
+                stack += left
+                if not left:
+                    made[each] = reads is not None and all(made[read] for read in inputs)
+        return made[condition]
+
+    def _find_sources(self, condition: Condition) -> list[int]:
+        """Return the tensors of which one must be live at the gate if a condition is violated without."""
+        if condition.held is None:
+            return list(numbers(self._line(condition.tensor)))
+        found: set[int] = set()
+        stack = [condition.tensor]
+        while stack:
+            each = stack.pop()
+            if each not in found:
+                found.add(each)
+                stack += self._inputs(each, condition.held) or ()
+        return sorted(found)

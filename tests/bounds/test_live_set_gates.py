@@ -10,14 +10,12 @@ import pytest
 
 from remat import Problem
 from remat.bounds.live_set_bound import LiveSetSearch
-from remat.bounds.live_set_game import LiveSetGame, Question
-from remat.bounds.live_set_gates import GatedGame
+from remat.bounds.live_set_game import LiveSetGame
+from remat.bounds.live_set_gates import Gates
 from remat.graphs.io import load_graph
 from remat.runtime.bits import bits, numbers
 from remat.runtime.deadline import Deadline
 from remat.testing import random_graph
-
-EFFORT = 40
 
 
 def least_memory(game: LiveSetGame) -> dict[int, int]:
@@ -39,10 +37,10 @@ def least_memory(game: LiveSetGame) -> dict[int, int]:
     return done
 
 
-@pytest.mark.parametrize("seeds", [range(70), pytest.param(range(70, 1500), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.slow)])
 def test_gates_refute_only_sets_that_cannot_be_live(seeds: range) -> None:
-    """They refute none at its least memory, and many below, whether their op leaves room for a large tensor or not."""
-    refuted = [0, 0]
+    """They refute none at its least memory, and many of those that the search has not refuted below."""
+    refuted = 0
     for seed in seeds:
         rng = random.Random(seed)
         problem = Problem(random_graph(seed, rng.choice([6, 7]), plain=seed % 2 == 0, buffers=seed % 4 == 1))
@@ -51,28 +49,32 @@ def test_gates_refute_only_sets_that_cannot_be_live(seeds: range) -> None:
         if not 4 <= len(tensors) <= 9:
             continue
         least, small = least_memory(plain), rng.choice([0, min(plain.size), sorted(plain.size)[len(tensors) // 4]])
-        for chosen in rng.sample([*combinations(tensors, 2), *combinations(tensors, 3)], 10):
-            goal, memory = frozenset(chosen), least[bits(chosen)]
-            assert GatedGame(problem, small).decide(goal, Question(memory, EFFORT)) is not False, (seed, chosen)
-            game, large = GatedGame(problem, small), [tensor for tensor in chosen if plain.size[tensor] > small]
-            for tensor in large:
-                for gate in game._gates_of(tensor, memory - 1):
-                    rest = frozenset(large) - {tensor}
-                    no_room = gate.room < game._unit
-                    refuted[no_room] += game._gate_refutes(gate, rest, Question(memory - 1, EFFORT))
-    assert min(refuted) > 50
+        gates = Gates(problem, small)
+        sets = [chosen for size in (1, 2, 3) for chosen in combinations(tensors, size)]
+        for chosen in rng.sample(sets, min(12, len(sets))):
+            memory = least[bits(chosen)]
+            assert not gates.refute(frozenset(chosen), memory), (seed, chosen)
+            refuted += gates.refute(frozenset(chosen), memory - 1)
+    assert refuted > 2 * len(seeds)
 
 
-def test_gates_close_the_least_peak_of_a_transformer() -> None:
-    """Without gates the bound of ViT is 125.9 MB, even after minutes; 135.6 MB suffice."""
-    problem = Problem(load_graph("vit"))
-    game, memory = GatedGame(problem, 600_000), 135_000_000
-    answers = (game.decide(game.reads[op], Question(memory, 100)) for op in game.order)
-    assert next(answer for answer in answers if answer is not True) is False
+@pytest.mark.parametrize(
+    ("name", "small", "memory"),
+    [
+        ("vit", 600_000, 135_500_000),
+        pytest.param("transformer", 8_000_000, 393_200_000, marks=pytest.mark.slow),
+    ],
+)
+def test_gates_close_the_least_peak_of_a_transformer(name: str, small: int, memory: int) -> None:
+    """Vit needs 14 and the encoder–decoder 15 activations; without gates the bounds are 13, even after minutes."""
+    gates = Gates(Problem(load_graph(name)), small)
+    game = gates.game
+    gradients = [reads for op, reads in enumerate(game.reads) if "sum_" in game.problem.graph.op_names[op]]
+    assert any(gates.refute(reads, memory) for reads in gradients)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vit", "dit"])
+@pytest.mark.parametrize("name", ["vit", "dit", "transformer"])
 def test_live_set_bound_of_transformers_is_within_a_thousandth(name: str) -> None:
     search = LiveSetSearch(Problem(load_graph(name)))
     search.run(Deadline.after(60))
