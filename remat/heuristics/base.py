@@ -66,6 +66,8 @@ class HeuristicRun:
     horizon: Deadline | None = None
     """End of the last turn if this run is one of several turns. The same object runs again then, and may continue where
     it stopped."""
+    background: bool = False
+    """True while another thread raises the bound, perhaps by programmes of this heuristic, or runs other searches."""
 
     @property
     def deadline(self) -> Deadline:

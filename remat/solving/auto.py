@@ -104,13 +104,13 @@ MOVING_STAGES = (
     Stage("drops", 0.1, seconds_per_op=0.01, when=("no-schedule",)),
     Stage("greedy", 0.1, seconds=2, max_ops=2_000, when=("no-schedule",)),
     Stage("one-memory", 0.05, when=("rather-slow-link",)),
-    Stage("bounds", 0.3, seconds_per_op=0.15),
-    Stage("one-memory", 0.2),
+    Stage("bounds", 0.3, seconds_per_op=0.15, meanwhile="transfers"),
+    Stage("one-memory", 0.2, meanwhile="transfers"),
     Stage("transfers", 0.6),
-    Stage("bounds", 0.5),
+    Stage("bounds", 0.5, meanwhile="transfers"),
     Stage("timed-intervals", 0.3, max_ops=60, when=("fixed-order", "cp")),
-    Stage("bounds", 0.3),
-    Stage("one-memory", 0.3),
+    Stage("bounds", 0.3, meanwhile="transfers"),
+    Stage("one-memory", 0.3, meanwhile="transfers"),
     Stage("transfers", when=("time-limit",), wait=True),
     Stage("turns", when=("time-limit",), options={"transfers": 0.7, "bounds": 0.3}),
 )
@@ -145,6 +145,9 @@ class AutoOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         for stage in self.stages or ():
+            if stage.meanwhile and stage.meanwhile not in heuristics():
+                text = f"stage {stage.method!r}: only a heuristic runs meanwhile, not {stage.meanwhile!r}"
+                raise ProblemError(text, "bad-stage", stage.meanwhile)
             if stage.method == "turns":
                 _check_turns(stage.options)
             elif stage.method not in LeastCostSearch.steps | MinPeakSearch.steps:

@@ -22,6 +22,10 @@ def raise_bounds(session: Session, deadline: Deadline, programmes: Programmes | 
         return session.value if moves else session.cost
 
     def take(bound: Bound) -> bool:
+        with session.lock:
+            return record(bound)
+
+    def record(bound: Bound) -> bool:
         value = known()
         if session.best is not None and value is not None and (bound.infeasible or (bound.value or 0) > value):
             verb = session.problem.objective.verb if moves else "costs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,6 +83,7 @@ class Incumbents:
         self.problem = problem
         self.best: Certified | None = None
         self.least_peak: Certified | None = None
+        self._lock = threading.Lock()
 
     def add(self, schedule: Schedule, source: str) -> Certified:
         """Validate and store `schedule`.
@@ -96,10 +98,11 @@ class Incumbents:
             raise BackendError(f"{source} gives a schedule that is not valid: {certificate.first}", "invalid-schedule")
         seen = Certified(schedule, certificate, source)
         rank = self.problem.objective.rank
-        if seen.fits and (self.best is None or rank(certificate) < rank(self.best.certificate)):
-            self.best = seen
-        if self.least_peak is None or seen.by_peak < self.least_peak.by_peak:
-            self.least_peak = seen
+        with self._lock:
+            if seen.fits and (self.best is None or rank(certificate) < rank(self.best.certificate)):
+                self.best = seen
+            if self.least_peak is None or seen.by_peak < self.least_peak.by_peak:
+                self.least_peak = seen
         return seen
 
     def _known(self, schedule: Schedule) -> Certificate | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
@@ -26,6 +29,7 @@ from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 from remat.solving.bounding import raise_bounds
 from remat.solving.chain_starts import FEW, OPTIONS, chain_start
+from remat.solving.result import Step
 from remat.solving.session import Session
 
 #: Ops up to which the search is exhaustive.
@@ -85,6 +89,9 @@ class Stage(Options):
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the method, also for later stages and turns. Those of turns are its methods and their initial shares
     of the time."""
+    meanwhile: str = ""
+    """A heuristic that continues in a thread of its own during a step, if it has run before and the call has two
+    threads."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -185,14 +192,20 @@ class Policy:
         self.stage, before = stage, (self.session.value, self.session.bound)
         ran: object = True
         if stage.method in self.steps:
-            ran = self.steps[stage.method](self, self.deadline(stage))
+            with self.continued(stage.meanwhile):
+                ran = self.steps[stage.method](self, self.deadline(stage))
         elif stage.method in heuristics():
             ran = not self.clock.expired and self._run_heuristic(stage)
         else:
             self.method(stage)
         if ran is not False:
-            brought = (self.session.value, self.session.bound) != before
+            brought = (self.session.value, self.session.bound) != before and not self._by_other(stage, before[1])
             self.idle[stage.method] = 0 if brought else self.idle.get(stage.method, 0) + 1
+
+    def _by_other(self, stage: Stage, bound: int) -> bool:
+        """Return True if only the heuristic that ran in the background has brought something."""
+        best = self.session.best
+        return best is not None and best.source == stage.meanwhile and self.session.bound == bound
 
     def _run_heuristic(self, stage: Stage) -> bool:
         """Run the heuristic of a stage; return whether it ran."""
@@ -292,6 +305,38 @@ class Policy:
                 return False
             self._spend(name, began)
         return True
+
+    @contextlib.contextmanager
+    def continued(self, name: str) -> Iterator[None]:
+        """Let a heuristic that has run before continue in another thread, if the call has two, until the block ends."""
+        session, heuristic = self.session, self.kept.get(name)
+        best = session.best
+        if heuristic is None or best is None or name not in self.spent or self.threads < 2 or self.over:
+            yield
+            return
+        heuristic.programmes_of(self.problem.plain)  # made once, before two threads use them
+        ended, began = threading.Event(), self.clock.elapsed
+        deadline = self.clock.until(ended.is_set)
+        with ThreadPoolExecutor(1) as pool:
+            search = pool.submit(
+                session.improve, heuristic, deadline, best.schedule, self.seeds, self.clock, background=True
+            )
+            self.seeds += 1
+            try:
+                yield
+            finally:
+                ended.set()
+            try:
+                search.result()
+            except (ProblemError, ModelError, BackendError) as error:
+                session.note(f"{name} was left out: {error}")
+        session.steps.append(Step(f"{name} meanwhile", self.clock.elapsed - began, session.value, session.bound))
+        self._spend(name, began)
+
+    @property
+    def threads(self) -> int:
+        """Number of threads of the call."""
+        return self.session.call.threads or available_cpus()
 
     def _postpone(self, name: str, stage: Stage) -> None:
         """Record that a heuristic waits for its code; of its skipped stages, the one with the largest share runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -98,6 +99,8 @@ class Session:
     begun: float = field(default_factory=time.monotonic)
     bound_kind: str = ""
     bound_cause: str = ""
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    """Held while a bound or a report changes: a heuristic may run while bounds are computed."""
 
     def __post_init__(self) -> None:
         if self.whole is None:
@@ -154,11 +157,12 @@ class Session:
 
     def raise_bound(self, bound: int | None, scope: Scope | None = None) -> None:
         """Record a bound on the objective if it is better, with its `scope` if that is new."""
-        if bound is not None and bound > self.bound:
-            self.bound = bound
-            if scope is not None:
-                self.scope = scope
-            self.report_progress()
+        with self.lock:
+            if bound is not None and bound > self.bound:
+                self.bound = bound
+                if scope is not None:
+                    self.scope = scope
+                self.report_progress()
 
     def raise_cost_bound(self, bound: int | None, scope: Scope | None = None) -> None:
         """Record a bound on the cost, if it bounds the objective."""
@@ -205,11 +209,11 @@ class Session:
 
     def improve(
         self, heuristic: Heuristic, deadline: Deadline, start: Schedule | None = None, turn: int = 0,
-        horizon: Deadline | None = None,
+        horizon: Deadline | None = None, *, background: bool = False,
     ) -> None:  # fmt: skip
         """Run a heuristic, with a different seed for each `turn`; validate all its schedules.
 
-        With a `horizon`, its last run may be resumed.
+        With a `horizon`, its last run may be resumed. In the background of other work it has one thread.
         """
 
         def add(schedule: Schedule) -> bool:
@@ -222,14 +226,15 @@ class Session:
             return
         if self.phase != phase:
             self.enter(phase)
-        call = replace(self.call, deadline=deadline, seed=(self.call.seed + turn) % (MOST + 1))
+        threads = 1 if background else self.call.threads
+        call = replace(self.call, deadline=deadline, seed=(self.call.seed + turn) % (MOST + 1), threads=threads)
         problem = (self.problem if heuristic.moves else self.problem.one_memory).plain
         if problem is not self.problem and problem.hopeless:
             self.note(f"{heuristic.name} was left out: {NOT_IN_PLACE}")
             return
         if not heuristic.moves:
             start = self.start_without_moves(start)
-        run = HeuristicRun(call, start and self.problem.for_plain(start), add, self.solver, horizon)
+        run = HeuristicRun(call, start and self.problem.for_plain(start), add, self.solver, horizon, background)
         schedule = None
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(problem, run)
@@ -374,6 +379,10 @@ class Session:
 
     def report_progress(self) -> None:
         """Report the current state, and record it if it improved."""
+        with self.lock:
+            self._report()
+
+    def _report(self) -> None:
         now = self.call.deadline.elapsed
         value = self.value
         bound = self.bound if value is None else min(self.bound, value)

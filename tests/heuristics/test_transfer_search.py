@@ -15,6 +15,7 @@ from refusals import refused
 from remat.backends.highs import Highs
 from remat.bounds.stage_bound import stage_bounds
 from remat.bounds.transfer_relaxation import TransferRelaxation
+from remat.bounds.transfer_search import TransferSearch
 from remat.graphs import ComputeGraph
 from remat.graphs.families import unit_chain
 from remat.graphs.roofline import with_times
@@ -26,7 +27,8 @@ from remat.heuristics.few_stages import FewStages
 from remat.heuristics.transfers import Transfers, TransfersOptions, best_of_layers, move_everything, move_layers
 from remat.heuristics.transfers.kernels import KERNELS
 from remat.heuristics.transfers.relaxed import rounded
-from remat.heuristics.transfers.state import State
+from remat.heuristics.transfers.starts import Starts
+from remat.heuristics.transfers.state import State, Value
 from remat.heuristics.transfers.tables import MOST_FETCHES
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
@@ -243,6 +245,34 @@ def test_later_run_on_a_problem_continues_from_the_start(monkeypatch: pytest.Mon
     first = search.run(problem, RUN)
     monkeypatch.setattr(State, "descend", None)  # would fail
     again = search.run(problem, HeuristicRun(ONE, first))
+    assert (accepted(problem, again).time or 0) <= (accepted(problem, first).time or 0)
+
+
+def test_rounds_improve_the_best_starts_and_explore_from_the_others() -> None:
+    starts, choices = Starts(), State(network("60%")).copy()
+    for time in (9, 5, 7, 8):
+        starts.add(Value(0, time), choices)
+    assert [(start.value.time, explores) for start, explores in (starts.next() for _ in range(5))] == [
+        (5, False), (7, False), (8, False), (9, True), (5, True),
+    ]  # fmt: skip
+    starts.replace(starts.known[0], Value(0, 6), choices)  # found while exploring
+    assert [start.value.time for start in starts.known] == [5, 6, 7, 8, 9]
+    start, explores = starts.next()
+    assert (start.value.time, explores) == (6, False)
+    starts.replace(start, Value(0, 4), choices)
+    assert [start.value.time for start in starts.known] == [4, 5, 7, 8, 9]
+
+
+def test_background_runs_begin_with_solutions_that_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread raises the bound with the same relaxations meanwhile."""
+    problem, search = network("60%"), Transfers(TransfersOptions(moves=300, prices=(3.0,), leanings=(6.0,)))
+    first = search.run(problem, RUN)
+    shared = search.programmes_of(problem)
+    assert shared is not None and search.last is not None
+    search.last.rounded = 0
+    monkeypatch.setattr(TransferSearch, "relax", None)  # would fail
+    again = search.run(problem, HeuristicRun(ONE, first, background=True))
+    assert search.last.rounded == len(shared.solutions) > 0
     assert (accepted(problem, again).time or 0) <= (accepted(problem, first).time or 0)
 
 

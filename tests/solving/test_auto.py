@@ -1,6 +1,7 @@
 """Default method: optima of small problems, claims, reports, stopping, models and solvers."""
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,16 +20,17 @@ import remat.solving.portfolio
 import remat.solving.session
 from remat.backends.base import Availability
 from remat.bounds.base import Bound
-from remat.errors import BackendError
+from remat.errors import BackendError, ModelError
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.heuristics.annealing import Annealing
+from remat.heuristics.base import HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
 from remat.registry import heuristics
 from remat.runtime.solve_options import SolveOptions, Status, StopReason
-from remat.schedule import OrderRule
+from remat.schedule import OrderRule, Schedule
 from remat.solving.auto import AutoOptions
 from remat.solving.portfolio import Stage
 from remat.solving.progress import Progress
@@ -362,6 +364,7 @@ def test_live_sets_decide_whether_a_budget_suffices() -> None:
     [
         (("evictoin",), "bad-stage", "evictoin"),
         (("stages/hihgs",), "bad-stage", "hihgs"),
+        (("bounds", 1.0, None, None, None, (), False, {}, "stages"), "bad-stage", "stages"),
         (("stages", 1.5), "option", "share"),
         (("drops", 0.5, None, None, None, ("trianing",)), "unknown-condition", "trianing"),
         (("drops", 0.5, None, None, None, (), False, {"seed": 1}), "bad-stage", "seed"),
@@ -372,6 +375,29 @@ def test_live_sets_decide_whether_a_budget_suffices() -> None:
 def test_stages_that_cannot_run_are_refused(stage: tuple[Any, ...], kind: str, culprit: str) -> None:
     with refused(f"problem.{kind}", culprit=culprit):
         AutoOptions((Stage(*stage),))
+
+
+def test_heuristic_continues_in_the_background_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one thread of its own, ends with the step, and its failure is a remark."""
+    runs: list[tuple[bool, int, bool]] = []
+    alone = Drops.run
+
+    def recorded(drops: Drops, problem: Problem, run: HeuristicRun) -> Schedule | None:
+        runs.append((run.background, run.threads, threading.current_thread() is threading.main_thread()))
+        if not run.background:
+            return alone(drops, problem, run)
+        while not run.deadline.expired:
+            time.sleep(0.001)
+        raise ModelError("it has failed")
+
+    monkeypatch.setattr(Drops, "run", recorded)
+    stages = AutoOptions((Stage("drops"), Stage("bounds", meanwhile="drops")))
+    result = solve(CHAIN, stop=20, options=SolveOptions(threads=2), method_options=stages)
+    assert runs == [(False, 2, True), (True, 1, False)]
+    assert [step.name for step in result.steps] == ["drops", "bounds", "drops meanwhile"]
+    assert "drops was left out: it has failed" in result.message
+    solve(CHAIN, stop=20, options=ONE, method_options=stages)
+    assert runs[2:] == [(False, 1, True)]
 
 
 def test_methods_that_cannot_run_are_left_out() -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 #: Moves per op, of all rounds together, without a deadline or a number of moves.
 MOVES_PER_OP = 60
 #: Rounds without a deadline, and the share of the remaining time of a round with one.
-ROUNDS, ROUND_SHARE = 3, 0.3
+ROUNDS, ROUND_SHARE = 3, 0.05
 #: Least seconds of a round.
 LEAST_SECONDS = 1.0
 #: Share of the time for drops, and seconds between two reports of a walk.
@@ -92,9 +92,12 @@ class Transfers(Heuristic):
     2. Others begin without choices, with several prices in turn, which are then refined.
     3. Their best choices compete with everything moved, each k-th layer moved, drops without moves, and the start.
        With a deadline, drops are left out while their kernels are being compiled.
-    4. *Annealing* adds, removes and exchanges recomputations and fetches at random, each evaluated exactly. Its rounds
-       start from the best choices, and from others once that brings no more (:class:`.starts.Starts`). Threads walk
-       apart and share the best choices.
+    4. *Annealing* adds, removes and exchanges recomputations and fetches at random, each evaluated exactly. Short
+       rounds improve the best choices; others explore, from high temperatures and with a higher price of time that the
+       device waits (:class:`.starts.Starts`). Threads walk apart and share the best choices.
+
+    In the background of other searches it only anneals, also from solutions of programmes of the transfer bound that
+    are found meanwhile.
 
     Where nothing can be moved, it searches for recomputations alone.
 
@@ -183,12 +186,14 @@ class _Search:
         self.offer(self.state.schedule(Transfers.name))
         if self.over:
             return
-        again = self.last.descended and self.call.start is not None
+        again = self.call.start is not None and (self.last.descended or self.call.background)
         self._given(drops=not again)
         if not again:
             self._layers()
             self._in_larger_memories()
-        self._relaxed()
+        if not self.call.background:
+            self._relax()
+        self._from_relaxations()
         self._from_near()
         if not again:
             self._descents()
@@ -278,12 +283,17 @@ class _Search:
         self.consider(self.state, value)
         return value
 
-    def _relaxed(self) -> None:
-        """Descend from rounded solutions of the relaxations behind the transfer bound, as far as they are new."""
+    def _relax(self) -> None:
+        """Continue the relaxations behind the transfer bound."""
+        relaxation = self.last.relaxation
+        if not self.over and relaxation is not None:
+            relaxation.continue_relaxing(self.call.deadline.share(RELAXED_SHARE))
+
+    def _from_relaxations(self) -> None:
+        """Descend from rounded solutions of the relaxations, as far as they are new."""
         relaxation = self.last.relaxation
         if self.over or relaxation is None:
             return
-        relaxation.continue_relaxing(self.call.deadline.earlier(RELAXED_SHARE * self.call.deadline.remaining))
         new = relaxation.solutions[self.last.rounded :]
         for solution in [each for each in new if each[0].whole or each is new[-1]]:
             found = []
@@ -356,9 +366,11 @@ class _Search:
         for _ in count() if moves is None else range(ROUNDS):
             if self.over:
                 return
-            start = starts.next()
+            if number == 0:
+                self._from_relaxations()
+            start, explores = starts.next()
             state.restore(start.choices)
-            walk.restart()
+            walk.restart(explores=explores)
             shared = now()
             for done in self._round(walk, moves):
                 stop = done >= 1 or self.over
@@ -368,7 +380,7 @@ class _Search:
                 if stop:
                     break
             found = start.value if walk.best is None else Value(0, walk.best)
-            starts.improve(start, found, copied(walk.choices))
+            starts.replace(start, found, copied(walk.choices))
 
     def _share(self, walk: Annealer) -> None:
         """Consider the best choices of a walk, which then continues."""

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,8 @@ from remat.runtime.compiled import inner, kernel
 class Walk(NamedTuple):
     """State of an annealing walk.
 
-    `current` has time, excess and link time of the current choices, `best` the time of the best ones without excess, or
-    -1. The best choices follow, as in :class:`.program_kernel.Choices`. `stack` is room.
+    `current` has time, excess, link time and computing time of the current choices, `best` the time of the best ones
+    without excess, or -1. The best choices follow, as in :class:`.program_kernel.Choices`. `stack` is room.
     """
 
     current: Int
@@ -160,6 +160,15 @@ def vary(net, choices, program, prices, walk, again):
 
 
 @inner
+def computing_time(net, program):
+    """Return the time of all computes of a program."""
+    total: Any = np.int64(0)
+    for k in range(program.number[STEPS]):
+        total += net.cost[program.sequence[k]]
+    return total
+
+
+@inner
 def copy(choices, walk):
     """Record the current choices as the best ones."""
     for op in range(len(choices.num_runs)):
@@ -176,12 +185,12 @@ def copy(choices, walk):
 def anneal(net, choices, program, prices, walk, energy, limits):
     """Make random moves at one temperature; return the share of states without excess.
 
-    `energy` is [temperature, price of the excess, probability to recompute an input, price of link time], `limits` the
-    seed and the number of moves.
+    `energy` is [temperature, price of the excess, probability to recompute an input, price of link time, price of
+    waiting]. `limits` is the seed and the number of moves.
     """
     np.random.seed(limits[0])  # noqa: NPY002
     moves = limits[1]
-    temperature, penalty, again, link = energy[0], energy[1], energy[2], energy[3]
+    temperature, penalty, again, link, waiting = energy[0], energy[1], energy[2], energy[3], energy[4]
     fitting = 0
     for _ in range(moves):
         prices.chain[LOGGED] = 0
@@ -195,8 +204,10 @@ def anneal(net, choices, program, prices, walk, energy, limits):
         links = program.number[LINKS]
         change = float(time - walk.current[0]) + penalty * float(excess - walk.current[1])
         change += link * float(links - walk.current[2])
+        computing = computing_time(net, program)
+        change += (waiting - 1.0) * (float(time - walk.current[0]) - float(computing - walk.current[3]))
         if change <= 0 or np.random.random() < np.exp(-change / temperature):  # noqa: NPY002
-            walk.current[0], walk.current[1], walk.current[2] = time, excess, links
+            walk.current[0], walk.current[1], walk.current[2], walk.current[3] = time, excess, links, computing
             if excess == 0 and (walk.best[0] < 0 or time < walk.best[0]):
                 walk.best[0] = time
                 copy(choices, walk)

@@ -11,13 +11,13 @@ from remat.heuristics.transfers.state import Value
 if TYPE_CHECKING:
     from remat.heuristics.transfers.program_kernel import Choices
 
-#: Number of starts that are kept.
-MOST = 6
+#: Number of starts that are kept, and of the best ones that are improved.
+MOST, BEST = 6, 3
 
 
 @dataclass(eq=False)
 class Start:
-    """Choices with their value; `rounds` of annealing have started from them without improving them."""
+    """Choices with their value; `rounds` of annealing have started from them."""
 
     value: Value
     choices: Choices
@@ -26,9 +26,10 @@ class Start:
 
 @dataclass(eq=False)
 class Starts:
-    """The best of the choices found so far in different ways. Rounds of annealing improve each of them.
+    """The best of the choices found so far in different ways.
 
-    The best one is annealed until a round does not improve it, then the one with the fewest rounds in vain.
+    A round of annealing improves each of the :data:`BEST` ones. Other rounds explore: they leave a start, the one with
+    the fewest rounds, for others that are kept if they are among the :data:`MOST` best.
     """
 
     known: list[Start] = field(default_factory=list)
@@ -40,19 +41,21 @@ class Starts:
             if all(each.value != value for each in self.known):
                 self._keep([*self.known, Start(value, choices)])
 
-    def next(self) -> Start:
-        """Return the start of the next round."""
+    def next(self) -> tuple[Start, bool]:
+        """Return the start of the next round, and true if the round explores."""
         with self._lock:
-            return min(self.known, key=lambda start: (start.rounds, start.value))
+            new = [start for start in self.known[:BEST] if start.rounds == 0]
+            start = min(new or self.known, key=lambda each: (each.rounds, each.value))
+            start.rounds += 1
+            return start, not new
 
-    def improve(self, start: Start, value: Value, choices: Choices) -> None:
-        """Replace a start by the result of a round if that is better."""
+    def replace(self, start: Start, value: Value, choices: Choices) -> None:
+        """Replace a start by the result of a round if that is better; otherwise add the result."""
         with self._lock:
-            if value < start.value:
-                others = [each for each in self.known if each is not start and each.value != value]
+            better = value < start.value
+            others = [each for each in self.known if each.value != value and not (better and each is start)]
+            if better or len(others) == len(self.known):
                 self._keep([*others, Start(value, choices)])
-            else:
-                start.rounds += 1
 
     def _keep(self, starts: list[Start]) -> None:
         self.known = sorted(starts, key=lambda start: start.value)[:MOST]

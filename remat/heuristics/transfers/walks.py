@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 #: Room for recursion in a move.
 STACK = 256
-#: Moves between the first checks of the clock, and seconds between checks.
-BATCH, CHECK_INTERVAL = 100, 0.05
-#: First and last temperatures of rounds, as shares of the mean cost of an op; the first ones take turns. On ResNet-50
-#: at 20 %, first ones of 0.12 and 0.6 gave 28.1 and 27.7 % overhead in 8 s of processor time, 0.024 gave 30.2 %.
-HOT, COLD = (0.1, 0.5, 0.02, 2.0), 0.003
+#: Moves between the first checks of the clock, and seconds between checks. The price of a byte above the budget changes
+#: as often: with 0.05 s, rounds of one second often ended before it was high enough to lead back within the budget.
+BATCH, CHECK_INTERVAL = 100, 0.005
+#: First temperatures of rounds that improve choices, as shares of the mean cost of an op.
+IMPROVING = (0.5, 0.1)
+#: The same of rounds that explore, and the price of time that the device waits, relative to that of its computes. On
+#: U-Net at 35 % (24 % overhead at best), 9 of 24 rounds of one second with a temperature of 8 and prices of 3 and 10
+#: found less than 33 %, and 1 of 20 rounds with temperatures of 0.1 and 0.5 and no such price.
+EXPLORING = (2.0, 4.0), (8.0, 10.0), (4.0, 1.0), (8.0, 4.0)
+#: Last temperature.
+COLD = 0.003
 #: Probability that a recomputation also provides an input that would be held for it.
 AGAIN = 0.4
 #: Price of time on a link, relative to time of the device: it keeps out useless transfers.
@@ -49,12 +55,11 @@ class Annealer:
         self.state, self._seed = state, seed
         choices = state.copy()
         self._walk = Walk(
-            np.zeros(3, dtype=np.int64), np.full(1, -1, dtype=np.int64), choices.runs, choices.num_runs,
+            np.zeros(4, dtype=np.int64), np.full(1, -1, dtype=np.int64), choices.runs, choices.num_runs,
             choices.fetched, choices.num_fetches, np.zeros(STACK, dtype=np.int64),
         )  # fmt: skip
         base = max(1, state.problem.graph.base_cost)
         self.base = base
-        self.penalty = PenaltyWeight(PENALTY * base / max(1, int(state.net.size.sum())), MET, STEP, RANGE)
         self.slices = Slices(BATCH, 1_000_000, CHECK_INTERVAL)
         self.rounds = 0
         """Rounds that have begun."""
@@ -70,28 +75,37 @@ class Annealer:
         walk = self._walk
         return type(self.state.choices)(walk.best_runs, walk.best_num_runs, walk.best_fetched, walk.best_num_fetches)
 
-    def restart(self) -> None:
-        """Begin a round from the choices of the state, also its best ones if they are within the budget."""
-        from remat.heuristics.transfers.program_kernel import LINKS
+    def restart(self, *, explores: bool) -> None:
+        """Begin a round from the choices of the state; they count as its best ones unless it explores."""
+        from remat.heuristics.transfers.program_kernel import LINKS, STEPS
 
         self.rounds += 1
+        per_byte = PENALTY * self.base / max(1, int(self.state.net.size.sum()))
+        self.penalty = PenaltyWeight(per_byte, MET, STEP, RANGE)
+        if explores:
+            self._hot, self._waiting = EXPLORING[self.rounds % len(EXPLORING)]
+        else:
+            self._hot, self._waiting = IMPROVING[self.rounds % len(IMPROVING)], 1.0
         value = self.state.evaluate()
-        self._walk.current[:] = value.time, value.excess, self.state.program.number[LINKS]
+        program, steps = self.state.program, int(self.state.program.number[STEPS])
+        computing = int(self.state.net.cost[program.sequence[:steps]].sum())
+        self._walk.current[:] = value.time, value.excess, program.number[LINKS], computing
         self._walk.best[0] = -1
-        if value.excess == 0:
+        if value.excess == 0 and not explores:
             self._walk.best[0] = value.time
             copy_choices(self.state.choices, self.choices)
 
     def temperature(self, done: float) -> float:
         """Return the temperature after a share of the round."""
-        hot, mean = HOT[(self.rounds - 1) % len(HOT)], self.base / max(1, len(self.state.net.cost))
+        hot, mean = self._hot, self.base / max(1, len(self.state.net.cost))
         return float(mean * hot * (COLD / hot) ** done)
 
     def advance(self, done: float, moves: int | None = None) -> int:
         """Make some moves after a share of the round; return their number."""
         count = self.slices.amount if moves is None else min(moves, self.slices.amount)
         with self.slices:
-            met = self.batch(np.array([self.temperature(done), self.penalty.per_byte, AGAIN, LINK]), count)
+            energy = self.temperature(done), self.penalty.per_byte, AGAIN, LINK, self._waiting
+            met = self.batch(np.array(energy), count)
         self.penalty.follow(met)
         return count
 
