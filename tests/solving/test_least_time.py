@@ -142,7 +142,15 @@ def test_machine_without_a_link_keeps_optimum_and_proof(method):
 @pytest.fixture
 def no_search(monkeypatch):
     """Leave only the candidates with which `transfers` begins."""
-    for part in ("_dropped", "_in_larger_memories", "_relax", "_from_relaxations", "_from_near", "_descents", "_anneal"):
+    for part in (
+        "_dropped",
+        "_in_larger_memories",
+        "_relax",
+        "_from_relaxations",
+        "_from_near",
+        "_descents",
+        "_anneal",
+    ):
         monkeypatch.setattr(f"remat.heuristics.transfers.heuristic._Search.{part}", lambda *_, **__: None)
     monkeypatch.setattr(Transfers, "programmes_of", lambda *_: None)
 

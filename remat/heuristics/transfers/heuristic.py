@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 #: Moves per op, of all rounds together, without a deadline or a number of moves.
 MOVES_PER_OP = 60
 #: Rounds without a deadline, and the share of the remaining time of a round with one.
-ROUNDS, ROUND_SHARE = 3, 0.05
-#: Least seconds of a round.
-LEAST_SECONDS = 1.0
+ROUNDS, ROUND_SHARE = 3, 0.3
+#: Moves per op of a round with one, and its least seconds.
+ROUND_MOVES, LEAST_SECONDS = 250, 1.0
 #: Share of the time for drops, and seconds between two reports of a walk.
 DROPS_SHARE, SHARE_INTERVAL = 0.15, 1.0
 #: Share of the time for the relaxation, and least parts in its solution that are recomputed or fetched, in turns.
@@ -397,8 +397,10 @@ class _Search:
         done, made = 0.0, 0
         deadline = self.call.deadline
         begin = deadline.elapsed
-        length = max(LEAST_SECONDS, ROUND_SHARE * deadline.remaining)
+        most = ROUND_SHARE * deadline.remaining
         while done < 1:
             made += walk.advance(done, None if moves is None else moves - made)
-            done = made / moves if moves is not None else (deadline.elapsed - begin) / length
+            spent = deadline.elapsed - begin
+            planned = max(LEAST_SECONDS, min(most, ROUND_MOVES * len(self.order) * spent / made))
+            done = made / moves if moves is not None else spent / planned
             yield done

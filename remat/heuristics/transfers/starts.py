@@ -33,6 +33,7 @@ class Starts:
     """
 
     known: list[Start] = field(default_factory=list)
+    _explored: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, value: Value, choices: Choices) -> None:
@@ -45,9 +46,11 @@ class Starts:
         """Return the start of the next round, and true if the round explores."""
         with self._lock:
             new = [start for start in self.known[:BEST] if start.rounds == 0]
-            start = min(new or self.known, key=lambda each: (each.rounds, each.value))
+            self._explored = not new and not self._explored
+            among = new or (self.known if self._explored else self.known[:1])
+            start = min(among, key=lambda each: (each.rounds, each.value))
             start.rounds += 1
-            return start, not new
+            return start, self._explored
 
     def replace(self, start: Start, value: Value, choices: Choices) -> None:
         """Replace a start by the result of a round if that is better; otherwise add the result."""

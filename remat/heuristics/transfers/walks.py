@@ -20,7 +20,7 @@ STACK = 256
 #: as often: with 0.05 s, rounds of one second often ended before it was high enough to lead back within the budget.
 BATCH, CHECK_INTERVAL = 100, 0.005
 #: First temperatures of rounds that improve choices, as shares of the mean cost of an op.
-IMPROVING = (0.5, 0.1)
+IMPROVING = (0.1, 0.5, 0.02)
 #: The same of rounds that explore, and the price of time that the device waits, relative to that of its computes. On
 #: U-Net at 35 % (24 % overhead at best), 9 of 24 rounds of one second with a temperature of 8 and prices of 3 and 10
 #: found less than 33 %, and 1 of 20 rounds with temperatures of 0.1 and 0.5 and no such price.
@@ -61,8 +61,14 @@ class Annealer:
         base = max(1, state.problem.graph.base_cost)
         self.base = base
         self.slices = Slices(BATCH, 1_000_000, CHECK_INTERVAL)
+        self._known_penalty = self._first_penalty()
+        """Price of a byte above the budget after the last round that improved choices; one that explores begins anew."""
         self.rounds = 0
         """Rounds that have begun."""
+
+    def _first_penalty(self) -> PenaltyWeight:
+        """Return the price of a byte above the budget at the beginning of a walk."""
+        return PenaltyWeight(PENALTY * self.base / max(1, int(self.state.net.size.sum())), MET, STEP, RANGE)
 
     @property
     def best(self) -> int | None:
@@ -80,11 +86,11 @@ class Annealer:
         from remat.heuristics.transfers.program_kernel import LINKS, STEPS
 
         self.rounds += 1
-        per_byte = PENALTY * self.base / max(1, int(self.state.net.size.sum()))
-        self.penalty = PenaltyWeight(per_byte, MET, STEP, RANGE)
         if explores:
+            self.penalty = self._first_penalty()
             self._hot, self._waiting = EXPLORING[self.rounds % len(EXPLORING)]
         else:
+            self.penalty = self._known_penalty
             self._hot, self._waiting = IMPROVING[self.rounds % len(IMPROVING)], 1.0
         value = self.state.evaluate()
         program, steps = self.state.program, int(self.state.program.number[STEPS])
