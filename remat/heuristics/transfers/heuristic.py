@@ -380,7 +380,7 @@ class _Search:
                 if stop:
                     break
             found = start.value if walk.best is None else Value(0, walk.best)
-            starts.replace(start, found, copied(walk.choices))
+            starts.replace(start, found, copied(walk.choices), explored=explores)
 
     def _share(self, walk: Annealer) -> None:
         """Consider the best choices of a walk, which then continues."""

@@ -28,12 +28,16 @@ class Start:
 class Starts:
     """The best of the choices found so far in different ways.
 
-    A round of annealing improves each of the :data:`BEST` ones. Other rounds explore: they leave a start, the one with
-    the fewest rounds, for others that are kept if they are among the :data:`MOST` best.
+    A round of annealing improves each of the :data:`BEST` ones, and later ones the best. Others explore: they leave a
+    start, the one with the fewest rounds, for others that are kept if they are among the :data:`MOST` best. The more of
+    them have been in vain, the rarer they become.
     """
 
     known: list[Start] = field(default_factory=list)
-    _explored: bool = False
+    _vain: int = 0
+    """Number of rounds that explored since the last one whose result was among the best."""
+    _since: int = 0
+    """Number of rounds since the last one that explored."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, value: Value, choices: Choices) -> None:
@@ -46,19 +50,23 @@ class Starts:
         """Return the start of the next round, and true if the round explores."""
         with self._lock:
             new = [start for start in self.known[:BEST] if start.rounds == 0]
-            self._explored = not new and not self._explored
-            among = new or (self.known if self._explored else self.known[:1])
+            explores = not new and self._since >= self._vain
+            self._since = 0 if explores else self._since + 1
+            among = new or (self.known if explores else self.known[:1])
             start = min(among, key=lambda each: (each.rounds, each.value))
             start.rounds += 1
-            return start, self._explored
+            return start, explores
 
-    def replace(self, start: Start, value: Value, choices: Choices) -> None:
+    def replace(self, start: Start, value: Value, choices: Choices, *, explored: bool) -> None:
         """Replace a start by the result of a round if that is better; otherwise add the result."""
         with self._lock:
             better = value < start.value
             others = [each for each in self.known if each.value != value and not (better and each is start)]
             if better or len(others) == len(self.known):
                 self._keep([*others, Start(value, choices)])
+            if explored:
+                best = any(each.value == value and each.rounds == 0 for each in self.known[:BEST])
+                self._vain = 0 if best else self._vain + 1
 
     def _keep(self, starts: list[Start]) -> None:
         self.known = sorted(starts, key=lambda start: start.value)[:MOST]

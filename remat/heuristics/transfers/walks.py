@@ -62,7 +62,7 @@ class Annealer:
         self.base = base
         self.slices = Slices(BATCH, 1_000_000, CHECK_INTERVAL)
         self._known_penalty = self._first_penalty()
-        """Price of a byte above the budget after the last round that improved choices; one that explores begins anew."""
+        """Price of a byte above the budget after the last round that improved choices."""
         self.rounds = 0
         """Rounds that have begun."""
 
