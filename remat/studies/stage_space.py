@@ -60,7 +60,7 @@ class StageSpace:
     >>> [(parameter.name, parameter.default) for parameter in space.parameters()]
     [('1 annealing on', 1.0), ('1 annealing share', 0.2), ('1 annealing limit', 1.0), ('2 turns annealing', 0.6)]
     >>> space.table({"1 annealing on": 0.1, "2 turns annealing": 0.3})
-    (Stage(method='turns', ..., options={'annealing': 0.3}),)
+    (Stage(method='turns', ..., options={'annealing': 0.3}, ...),)
     """
 
     stages: Sequence[Stage]
