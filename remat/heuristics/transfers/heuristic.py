@@ -46,6 +46,9 @@ MOVES_PER_OP = 60
 ROUNDS, ROUND_SHARE = 3, 0.3
 #: Moves per op of a round with one, and its least seconds.
 ROUND_MOVES, LEAST_SECONDS = 250, 1.0
+#: Most other rounds of annealing between two that explore, on graphs of at most so many ops. On T5 (1,001 ops) this
+#: would cost 0.3 points in 30 s.
+MOST_BETWEEN, SMALL = 2, 300
 #: Share of the time for drops, and seconds between two reports of a walk.
 DROPS_SHARE, SHARE_INTERVAL = 0.15, 1.0
 #: Share of the time for the relaxation, and least parts in its solution that are recomputed or fetched, in turns.
@@ -171,7 +174,8 @@ class _Search:
         if self.problem.order is OrderRule.FREE and run.start is not None:
             self.order = order_of(self.problem, run.start)
         if last.order is None or not np.array_equal(self.order, last.order):
-            last.order, last.starts = self.order, Starts()
+            small = len(self.order) <= SMALL
+            last.order, last.starts = self.order, Starts(MOST_BETWEEN if small else math.inf)
         self.state = self._new_state()
         self.value = self.state.evaluate()
         self.schedule: Schedule | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -30,9 +31,10 @@ class Starts:
 
     A round of annealing improves each of the :data:`BEST` ones, and later ones the best. Others explore: they leave a
     start, the one with the fewest rounds, for others that are kept if they are among the :data:`MOST` best. The more of
-    them have been in vain, the rarer they become.
+    them have been in vain, the rarer they become: `most_between` is the largest number of other rounds between two.
     """
 
+    most_between: float = math.inf
     known: list[Start] = field(default_factory=list)
     _vain: int = 0
     """Number of rounds that explored since the last one whose result was among the best."""
@@ -50,7 +52,7 @@ class Starts:
         """Return the start of the next round, and true if the round explores."""
         with self._lock:
             new = [start for start in self.known[:BEST] if start.rounds == 0]
-            explores = not new and self._since >= self._vain
+            explores = not new and self._since >= min(self._vain, self.most_between)
             self._since = 0 if explores else self._since + 1
             among = new or (self.known if explores else self.known[:1])
             start = min(among, key=lambda each: (each.rounds, each.value))
