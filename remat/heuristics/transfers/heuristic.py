@@ -46,7 +46,7 @@ MOVES_PER_OP = 60
 ROUNDS, ROUND_SHARE = 3, 0.3
 #: Moves per op of a round with one, and its least seconds.
 ROUND_MOVES, LEAST_SECONDS = 250, 1.0
-#: Most other rounds of annealing between two that explore, on graphs of at most so many ops. On T5 (1,001 ops) this
+#: Most other rounds of annealing between two that explore, on graphs up to a number of ops. On T5 (1,001 ops) this
 #: would cost 0.3 points in 30 s.
 MOST_BETWEEN, SMALL = 2, 300
 #: Share of the time for drops, and seconds between two reports of a walk.
