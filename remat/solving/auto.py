@@ -22,7 +22,6 @@ from remat.problem.scope import covers, own_scope
 from remat.registry import heuristics, load, make_backend
 from remat.runtime.checked_options import Options
 from remat.runtime.deadline import Deadline
-from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 from remat.schedule.certificate import overhead_text
 from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, LOWER, ROTOR
@@ -391,7 +390,7 @@ class LeastCostSearch(Policy):
             session.call, deadline=deadline, start="none", solver=session.call.solver if backend is self.backend else {}
         )
         if self.waiting:  # otherwise the solver would slow down the compiling process
-            call = replace(call, threads=max(1, (call.threads or available_cpus()) - 1))
+            call = replace(call, threads=max(1, self.threads - 1))
         best = session.best.schedule if session.best is not None else self.warm_start
         start = None if isinstance(method, FormulationMethod) else best  # models start from all schedules known
         solver = backend if method.needs_backend else None

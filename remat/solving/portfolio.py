@@ -297,14 +297,21 @@ class Policy:
             loading = self.clock.elapsed - began
             deadline = replace(deadline, seconds=min(self.clock.seconds, deadline.seconds + loading))
             began = self.clock.elapsed
-            try:
+            ran = False
+            with self._failure_noted(name):
                 session.improve(heuristic, deadline, best, self.seeds, self.clock)
                 self.seeds += 1  # the next turn has another seed
-            except (ProblemError, ModelError, BackendError) as error:
-                session.note(f"{name} was left out: {error}")
-                return False
-            self._spend(name, began)
-        return True
+                self._spend(name, began)
+                ran = True
+        return ran
+
+    @contextlib.contextmanager
+    def _failure_noted(self, name: str) -> Iterator[None]:
+        """End the block with a remark if a heuristic fails in it."""
+        try:
+            yield
+        except (ProblemError, ModelError, BackendError) as error:
+            self.session.note(f"{name} was left out: {error}")
 
     @contextlib.contextmanager
     def continued(self, name: str) -> Iterator[None]:
@@ -326,10 +333,8 @@ class Policy:
                 yield
             finally:
                 ended.set()
-            try:
+            with self._failure_noted(name):
                 search.result()
-            except (ProblemError, ModelError, BackendError) as error:
-                session.note(f"{name} was left out: {error}")
         session.steps.append(Step(f"{name} meanwhile", self.clock.elapsed - began, session.value, session.bound))
         self._spend(name, began)
 

@@ -142,15 +142,8 @@ def test_machine_without_a_link_keeps_optimum_and_proof(method):
 @pytest.fixture
 def no_search(monkeypatch):
     """Leave only the candidates with which `transfers` begins."""
-    for part in (
-        "_dropped",
-        "_in_larger_memories",
-        "_relax",
-        "_from_relaxations",
-        "_from_near",
-        "_descents",
-        "_anneal",
-    ):
+    solutions = "_relax", "_from_relaxations", "_from_near"
+    for part in ("_dropped", "_in_larger_memories", *solutions, "_descents", "_anneal"):
         monkeypatch.setattr(f"remat.heuristics.transfers.heuristic._Search.{part}", lambda *_, **__: None)
     monkeypatch.setattr(Transfers, "programmes_of", lambda *_: None)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MOVES_PER_OP = 60
 #: Rounds without a deadline, and the share of the remaining time of a round with one.
 ROUNDS, ROUND_SHARE = 3, 0.3
-#: Moves per op of a round with one, and its least seconds.
+#: Moves per op of a round with a deadline, and its least seconds.
 ROUND_MOVES, LEAST_SECONDS = 250, 1.0
 #: Most other rounds of annealing between two that explore, on graphs up to a number of ops. On T5 (1,001 ops) this
 #: would cost 0.3 points in 30 s.
@@ -99,8 +99,8 @@ class Transfers(Heuristic):
        rounds improve the best choices; others explore, from high temperatures and with a higher price of time that the
        device waits (:class:`.starts.Starts`). Threads walk apart and share the best choices.
 
-    In the background of other searches it only anneals, also from solutions of programmes of the transfer bound that
-    are found meanwhile.
+    In the background of other searches it only anneals. It also starts from the solutions that programmes of the
+    transfer bound find meanwhile.
 
     Where nothing can be moved, it searches for recomputations alone.
 
@@ -174,8 +174,8 @@ class _Search:
         if self.problem.order is OrderRule.FREE and run.start is not None:
             self.order = order_of(self.problem, run.start)
         if last.order is None or not np.array_equal(self.order, last.order):
-            small = len(self.order) <= SMALL
-            last.order, last.starts = self.order, Starts(MOST_BETWEEN if small else math.inf)
+            most_between = MOST_BETWEEN if len(self.order) <= SMALL else math.inf
+            last.order, last.starts = self.order, Starts(most_between)
         self.state = self._new_state()
         self.value = self.state.evaluate()
         self.schedule: Schedule | None = None

@@ -6,12 +6,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.heuristics.transfers.program_kernel import EXCESS, GAPS, HOST_EXCESS, KEPT, LINKS, STEPS, TIME, evaluate
+from remat.heuristics.transfers.program_kernel import (
+    COMPUTING,
+    EXCESS,
+    GAPS,
+    HOST_EXCESS,
+    KEPT,
+    LINKS,
+    STEPS,
+    TIME,
+    evaluate,
+)
 from remat.heuristics.transfers.search_kernel import (
     LOGGED,
     add_fetch,
@@ -160,15 +170,6 @@ def vary(net, choices, program, prices, walk, again):
 
 
 @inner
-def computing_time(net, program):
-    """Return the time of all computes of a program."""
-    total: Any = np.int64(0)
-    for k in range(program.number[STEPS]):
-        total += net.cost[program.sequence[k]]
-    return total
-
-
-@inner
 def copy(choices, walk):
     """Record the current choices as the best ones."""
     for op in range(len(choices.num_runs)):
@@ -201,10 +202,9 @@ def anneal(net, choices, program, prices, walk, energy, limits):
         evaluate(net, choices, program)
         time = program.number[TIME]
         excess = program.number[EXCESS] + program.number[HOST_EXCESS]
-        links = program.number[LINKS]
+        links, computing = program.number[LINKS], program.number[COMPUTING]
         change = float(time - walk.current[0]) + penalty * float(excess - walk.current[1])
         change += link * float(links - walk.current[2])
-        computing = computing_time(net, program)
         change += (waiting - 1.0) * (float(time - walk.current[0]) - float(computing - walk.current[3]))
         if change <= 0 or np.random.random() < np.exp(-change / temperature):  # noqa: NPY002
             walk.current[0], walk.current[1], walk.current[2], walk.current[3] = time, excess, links, computing

@@ -123,8 +123,9 @@ class Program(NamedTuple):
 #: Fields of `TransferGraph.scalars`.
 BUDGET, HOST, DUPLEX = range(3)
 #: Fields of `Program.number`: time; bytes above the budget, and above the host's memory, summed over steps; steps;
-#: gaps; kept gaps; frees; releases; highest memory; time of the links for all gaps, also unused ones.
-TIME, EXCESS, HOST_EXCESS, STEPS, GAPS, KEPT, FREES, RELEASES, PEAK, LINKS = range(10)
+#: gaps; kept gaps; frees; releases; highest memory; time of the links for all gaps, also unused ones; time of all
+#: computes.
+TIME, EXCESS, HOST_EXCESS, STEPS, GAPS, KEPT, FREES, RELEASES, PEAK, LINKS, COMPUTING = range(11)
 #: States of gaps: before it, waiting for the write, released, not used since the tensor did not leave in time.
 OPEN, WAITING, RELEASED, UNUSED = range(4)
 
@@ -405,6 +406,7 @@ def measure(net, program):
     clock: Any = np.int64(0)
     out: Any = np.int64(0)
     back: Any = np.int64(0)
+    computing: Any = np.int64(0)
     freed, arriving = 0, 0
     half = net.scalars[DUPLEX] == 0
     for k in range(steps + 1):
@@ -431,6 +433,7 @@ def measure(net, program):
         if net.pair_ptr[op] < net.pair_ptr[op + 1]:
             clock = max(clock, written_sources(net, program, k, freed))
         clock += net.cost[op]
+        computing += net.cost[op]
         tensor = program.first_write[k]
         while tensor >= 0:
             if program.write_at[tensor] >= 0:
@@ -443,7 +446,7 @@ def measure(net, program):
         while i >= 0:
             clock = max(clock, program.written[program.freed[i]])
             i = program.next_free[i]
-    number[TIME] = clock
+    number[TIME], number[COMPUTING] = clock, computing
 
 
 @inner

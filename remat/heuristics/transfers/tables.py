@@ -90,7 +90,7 @@ def program_room(net: TransferGraph) -> Program:
         heap=_room(gaps), released=_room(gaps),
         kept_tensor=_room(kept), kept_from=_room(kept), kept_to=_room(kept), kept_made=_room(kept),
         freed=_room(frees), freed_at=_room(frees), first_free=_room(steps), next_free=_room(frees),
-        number=_room(10),
+        number=_room(11),
     )  # fmt: skip
 
 

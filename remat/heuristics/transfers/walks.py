@@ -83,7 +83,7 @@ class Annealer:
 
     def restart(self, *, explores: bool) -> None:
         """Begin a round from the choices of the state; they count as its best ones unless it explores."""
-        from remat.heuristics.transfers.program_kernel import LINKS, STEPS
+        from remat.heuristics.transfers.program_kernel import COMPUTING, LINKS
 
         self.rounds += 1
         if explores:
@@ -93,9 +93,8 @@ class Annealer:
             self.penalty = self._known_penalty
             self._hot, self._waiting = IMPROVING[self.rounds % len(IMPROVING)], 1.0
         value = self.state.evaluate()
-        program, steps = self.state.program, int(self.state.program.number[STEPS])
-        computing = int(self.state.net.cost[program.sequence[:steps]].sum())
-        self._walk.current[:] = value.time, value.excess, program.number[LINKS], computing
+        number = self.state.program.number
+        self._walk.current[:] = value.time, value.excess, number[LINKS], number[COMPUTING]
         self._walk.best[0] = -1
         if value.excess == 0 and not explores:
             self._walk.best[0] = value.time
