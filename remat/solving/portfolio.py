@@ -315,28 +315,38 @@ class Policy:
 
     @contextlib.contextmanager
     def continued(self, name: str) -> Iterator[None]:
-        """Let a heuristic that has run before continue in another thread, if the call has two, until the block ends."""
+        """Let a heuristic that has had a turn continue in another thread, if the call has two, until the block ends.
+
+        If its code is still being compiled, the thread waits for it.
+        """
         session, heuristic = self.session, self.kept.get(name)
-        best = session.best
-        if heuristic is None or best is None or name not in self.spent or self.threads < 2 or self.over:
+        had_a_turn = name in self.spent or name in self.waiting
+        if heuristic is None or session.best is None or not had_a_turn or self.threads < 2 or self.over:
             yield
             return
         heuristic.programmes_of(self.problem.plain)  # made once, before two threads use them
-        ended, began = threading.Event(), self.clock.elapsed
+        ended = threading.Event()
         deadline = self.clock.until(ended.is_set)
+
+        def search(turn: int) -> None:
+            best = session.best if heuristic.prepared(deadline) else None
+            if best is None:
+                return
+            began = self.clock.elapsed
+            with self._failure_noted(name):
+                session.improve(heuristic, deadline, best.schedule, turn, self.clock, background=True)
+            seconds = self.clock.elapsed - began
+            session.steps.append(Step(f"{name} meanwhile", seconds, session.value, session.bound))
+            self._spend(name, began)
+
         with ThreadPoolExecutor(1) as pool:
-            search = pool.submit(
-                session.improve, heuristic, deadline, best.schedule, self.seeds, self.clock, background=True
-            )
+            running = pool.submit(search, self.seeds)
             self.seeds += 1
             try:
                 yield
             finally:
                 ended.set()
-            with self._failure_noted(name):
-                search.result()
-        session.steps.append(Step(f"{name} meanwhile", self.clock.elapsed - began, session.value, session.bound))
-        self._spend(name, began)
+            running.result()
 
     @property
     def threads(self) -> int:

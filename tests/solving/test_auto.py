@@ -378,7 +378,7 @@ def test_stages_that_cannot_run_are_refused(stage: tuple[Any, ...], kind: str, c
 
 
 def test_heuristic_continues_in_the_background_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has one thread of its own, ends with the step, and its failure is a remark."""
+    """It has one thread of its own, ends with the step, waits for its code, and its failure is a remark."""
     runs: list[tuple[bool, int, bool]] = []
     alone = Drops.run
 
@@ -390,14 +390,20 @@ def test_heuristic_continues_in_the_background_of_a_step(monkeypatch: pytest.Mon
             time.sleep(0.001)
         raise ModelError("it has failed")
 
+    assert Drops().prepared()
     monkeypatch.setattr(Drops, "run", recorded)
-    stages = AutoOptions((Stage("drops"), Stage("bounds", meanwhile="drops")))
+    drops_then_bounds = Stage("drops"), Stage("bounds", meanwhile="drops")
+    stages = AutoOptions(drops_then_bounds)
     result = solve(CHAIN, stop=20, options=SolveOptions(threads=2), method_options=stages)
     assert runs == [(False, 2, True), (True, 1, False)]
     assert [step.name for step in result.steps] == ["drops", "bounds", "drops meanwhile"]
     assert "drops was left out: it has failed" in result.message
     solve(CHAIN, stop=20, options=ONE, method_options=stages)
     assert runs[2:] == [(False, 1, True)]
+    monkeypatch.setattr(Drops, "prepared", lambda *_: threading.current_thread() is not threading.main_thread())
+    stages = AutoOptions((Stage("eviction"), *drops_then_bounds))
+    solve(CHAIN, stop=20, options=SolveOptions(threads=2), method_options=stages)
+    assert runs[3:] == [(True, 1, False)]
 
 
 def test_methods_that_cannot_run_are_left_out() -> None:
