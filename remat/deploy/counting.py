@@ -10,7 +10,7 @@ from remat.deploy.litert import ALIGNMENT as LITERT_ALIGNMENT
 from remat.deploy.litert import LitertPlanner
 from remat.deploy.tflite_file import STATE, TfliteFile
 from remat.graphs import ComputeGraph, Tensor
-from remat.graphs.formats.tflite import Assembly
+from remat.graphs.formats.tflite.assembly import Assembly
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from remat.deploy.scratch import kernel_scratch, litert_temporaries
 from remat.deploy.tflite_file import TfliteFile
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.graphs.formats.tflite import BODIES_REMARK
+from remat.graphs.formats.tflite.assembly import BODIES_REMARK
 from remat.io.limits import completing
 from remat.ordering.rewriting_search import best_rewriting
 from remat.runtime.deadline import Deadline

@@ -13,7 +13,7 @@ from remat.deploy.runs import is_installed, run_models
 from remat.deploy.runtimes import ModelFile, Runtime
 from remat.deploy.tflite_file import TfliteFile
 from remat.errors import RematError
-from remat.graphs.formats.tflite import QUANTISED, Assembly
+from remat.graphs.formats.tflite.assembly import QUANTISED, Assembly
 from remat.ordering.partial_execution import PartialExecution, partial_execution
 from remat.ordering.row_execution import RowExecution, row_execution
 from remat.runtime.deadline import Deadline

@@ -13,7 +13,7 @@ from remat.deploy.dataflow import sequence
 from remat.deploy.libstdcxx import set_order, sorted_order
 from remat.deploy.tflite_file import TfliteFile
 from remat.errors import FormatError
-from remat.graphs.formats.tflite import Assembly
+from remat.graphs.formats.tflite.assembly import Assembly
 from remat.graphs.formats.tflite.tables import OperatorEntry, TensorEntry
 from remat.runtime.deadline import Deadline
 

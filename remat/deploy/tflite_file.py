@@ -14,7 +14,7 @@ from remat.deploy.dataflow import FileOp, Instance, Value, check_same, sequence
 from remat.deploy.flat import LINK, Fields, FlatBuffer, Piece, content, in_front, links, numbers, table, text
 from remat.errors import FormatError
 from remat.graphs import ComputeGraph
-from remat.graphs.formats.tflite import RESOURCES, Assembly, Bodies
+from remat.graphs.formats.tflite.assembly import RESOURCES, Assembly, Bodies
 from remat.graphs.formats.tflite.tables import ModelTables, model_tables
 from remat.io.limits import budgeted
 from remat.schedule import Schedule

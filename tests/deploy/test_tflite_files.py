@@ -41,7 +41,7 @@ from remat.deploy.libstdcxx import set_order, sorted_order
 from remat.deploy.litert import LitertPlanner
 from remat.deploy.scratch import kernel_scratch, reference_scratch
 from remat.deploy.tflite_file import TfliteFile
-from remat.graphs.formats.tflite import RESOURCES
+from remat.graphs.formats.tflite.assembly import RESOURCES
 from remat.runtime import interruption
 from remat.schedule import Schedule, validate
 
