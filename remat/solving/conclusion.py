@@ -9,8 +9,9 @@ from remat.errors import BackendError
 from remat.problem.scope import EVERY_SCHEDULE, covers
 from remat.runtime.interruption import interrupted
 from remat.runtime.solve_options import Status, StopReason
+from remat.schedule.certificate import Certificate
 from remat.schedule.validate import validate
-from remat.solving.incumbents import SufficientBudget
+from remat.solving.incumbents import Certified, SufficientBudget
 from remat.solving.result import Result
 from remat.solving.session import NOT_COMPILED, Session
 
@@ -20,43 +21,23 @@ def concluded(session: Session, sufficient: SufficientBudget | None = None) -> R
 
     `sufficient`: reported if there is no schedule; default: the least known peak of the session.
     """
-    if interrupted() and not session.enough:
-        session.stop = StopReason.INTERRUPTED
-    if session.reached is not None and session.stop is not StopReason.INTERRUPTED:
-        session.stop = session.reached.reason
-    best, objective = session.best, session.problem.objective
-    status = Status.INFEASIBLE if session.infeasible else Status.UNKNOWN
-    schedule = certificate = over = None
-    lowest = session.incumbents.least_peak
+    best, lowest = session.best, session.incumbents.least_peak
     assert lowest is not None  # the reference order is always known
-    least = lowest.certificate.peak
-    if best is not None:
-        schedule = best.schedule
-        rules = session.problem.rules
-        if session.asks_peak:
-            rules = replace(rules, budget=best.certificate.peak)
-        certificate = validate(session.problem.graph, schedule, rules)
-        if not certificate.accepted or objective.rank(certificate) != objective.rank(best.certificate):
-            raise BackendError(f"the schedule of {best.source} changed its verdict: {certificate.first}")
-        value = objective.value(certificate)
-        session.bound = min(session.bound, value)
-        status = Status.OPTIMAL if session.bound == value else Status.FEASIBLE
-        if status is Status.OPTIMAL:
-            session.stop = StopReason.FINISHED
-        elif session.near and session.stop in (StopReason.FINISHED, StopReason.EXHAUSTED):
-            session.stop = StopReason.GAP
-        if value == session.least_bound:
-            session.scope = EVERY_SCHEDULE
-    else:
+    _note_stop(session)
+    certificate = None if best is None else _certified(session, best)
+    status = _status(session, certificate)
+    if best is None:
         over, sufficient = lowest, sufficient or SufficientBudget(lowest, session.problem.reference_peak)
         least = sufficient.found.certificate.peak
         session.notes.insert(0, f"{_why_none(session)}; {sufficient}")
+    else:
+        over, least = None, lowest.certificate.peak
     if status in (Status.OPTIMAL, Status.INFEASIBLE):
         session.notes = [note for note in session.notes if not note.endswith(NOT_COMPILED)]
     session.timings["total"] = time.monotonic() - session.begun
     return Result(
         problem=session.problem,
-        schedule=schedule,
+        schedule=None if best is None else best.schedule,
         certificate=certificate,
         status=status,
         stop=session.stop,
@@ -82,6 +63,41 @@ def concluded(session: Session, sufficient: SufficientBudget | None = None) -> R
         versions=session.versions,
         message="; ".join(session.notes),
     )
+
+
+def _note_stop(session: Session) -> None:
+    """Set the reason for which the search ended, if it ended from outside."""
+    if interrupted() and not session.enough:
+        session.stop = StopReason.INTERRUPTED
+    if session.reached is not None and session.stop is not StopReason.INTERRUPTED:
+        session.stop = session.reached.reason
+
+
+def _certified(session: Session, best: Certified) -> Certificate:
+    """Validate the best schedule once more; raise BackendError if its verdict has changed."""
+    rules, objective = session.problem.rules, session.problem.objective
+    if session.asks_peak:
+        rules = replace(rules, budget=best.certificate.peak)
+    certificate = validate(session.problem.graph, best.schedule, rules)
+    if not certificate.accepted or objective.rank(certificate) != objective.rank(best.certificate):
+        raise BackendError(f"the schedule of {best.source} changed its verdict: {certificate.first}")
+    return certificate
+
+
+def _status(session: Session, certificate: Certificate | None) -> Status:
+    """Return the status of a session with this certificate, after matching its bound, its stop and its scope."""
+    if certificate is None:
+        return Status.INFEASIBLE if session.infeasible else Status.UNKNOWN
+    value = session.problem.objective.value(certificate)
+    session.bound = min(session.bound, value)
+    if value == session.least_bound:
+        session.scope = EVERY_SCHEDULE
+    if session.bound == value:
+        session.stop = StopReason.FINISHED
+        return Status.OPTIMAL
+    if session.near and session.stop in (StopReason.FINISHED, StopReason.EXHAUSTED):
+        session.stop = StopReason.GAP
+    return Status.FEASIBLE
 
 
 def _why_none(session: Session) -> str:

@@ -170,44 +170,11 @@ def lower(
     Raise CaptureError if a value depends on the data, or there is nothing to compute.
     """
     traced = with_real_memory(traced)
-    fx = traced.module.graph
     storages = _Storages()
-    tangents: list[str] = []
-    for each in traced.inputs:
-        if each.kind == "tangent":
-            tangents += storages.written(each.node)
-        else:
-            storages.constant(each.node, each.kind)
-    behind = _behind({each.node for each in traced.inputs if each.kind == "tangent"}, fx)
-    ops: list[Op] = []
-    nodes: list[torch.fx.Node | None] = []
     results = _homes_of(traced, storages)
-    for node in fx.nodes:
-        if node.op == "get_attr":
-            value = operator.attrgetter(str(node.target))(traced.module)
-            node.meta.setdefault("val", value if isinstance(value, torch.Tensor) else None)
-            storages.constant(node, "buffer")
-        elif node.op == "call_function":
-            _refuse_symbols(node)
-            refuse_offsets(node)
-            written = storages.written(node)
-            backward = node in behind or node.meta.get("partitioner_tag") == "is_backward"
-            if not written:
-                continue
-            if backward and tangents and None not in nodes:
-                ops.append(_begin_backward(results("output", "mutation"), tangents))
-                nodes.append(None)
-            read = dict.fromkeys(
-                home for each in node.all_input_nodes for home in storages.homes[each] if home is not None
-            )
-            phase = "backward" if backward else "forward"
-            ops.append(Op(node.name, tuple(read), written, type=str(node.target), phase=phase))
-            nodes.append(node)
+    ops, nodes = _ops_of(traced, storages, results)
     if not ops:
         raise CaptureError(f"module {name!r} computes nothing")
-    if tangents and None not in nodes:
-        ops.append(_begin_backward(results("output", "mutation"), tangents))
-        nodes.append(None)
     computing = [node for node in nodes if node is not None]
     amounts = iter(costs.checked(computing))
     own = iter([0] * len(computing) if workspaces is None else workspaces(computing))
@@ -228,7 +195,7 @@ def lower(
         cost_unit=costs.unit,
         source=f"torch {torch.__version__}, route {traced.route}",
         meta={
-            **_facts(computing, module_paths(fx.nodes, prefix)),
+            **_facts(computing, module_paths(traced.module.graph.nodes, prefix)),
             "effects": [op.name for op in ops if changed.intersection(op.outputs)],
             "on_device": list(results("output", "mutation")),
             "constant_bytes": {"param": constants.pop("parameter"), **constants},
@@ -239,6 +206,53 @@ def lower(
         },
     )
     return Captured(**vars(traced), graph=graph, nodes=tuple(nodes), homes=storages.homes)
+
+
+def _ops_of(
+    traced: Traced, storages: _Storages, results: Callable[..., tuple[str, ...]]
+) -> tuple[list[Op], list[torch.fx.Node | None]]:
+    """Return the ops that write memory, without costs, and the node of each; None: the begin of the backward pass.
+
+    Fills `storages`.
+    """
+    tangents: list[str] = []
+    for each in traced.inputs:
+        if each.kind == "tangent":
+            tangents += storages.written(each.node)
+        else:
+            storages.constant(each.node, each.kind)
+    behind = _behind({each.node for each in traced.inputs if each.kind == "tangent"}, traced.module.graph)
+    ops: list[Op] = []
+    nodes: list[torch.fx.Node | None] = []
+
+    def begin_backward() -> None:
+        if tangents and None not in nodes:
+            ops.append(_begin_backward(results("output", "mutation"), tangents))
+            nodes.append(None)
+
+    for node in traced.module.graph.nodes:
+        if node.op == "get_attr":
+            value = operator.attrgetter(str(node.target))(traced.module)
+            node.meta.setdefault("val", value if isinstance(value, torch.Tensor) else None)
+            storages.constant(node, "buffer")
+        elif node.op == "call_function":
+            _refuse_symbols(node)
+            refuse_offsets(node)
+            written = storages.written(node)
+            if not written:
+                continue
+            backward = node in behind or node.meta.get("partitioner_tag") == "is_backward"
+            if backward:
+                begin_backward()
+            read = dict.fromkeys(
+                home for each in node.all_input_nodes for home in storages.homes[each] if home is not None
+            )
+            phase = "backward" if backward else "forward"
+            ops.append(Op(node.name, tuple(read), written, type=str(node.target), phase=phase))
+            nodes.append(node)
+    if ops:
+        begin_backward()
+    return ops, nodes
 
 
 def is_random(node: torch.fx.Node) -> bool:
