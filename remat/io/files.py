@@ -34,6 +34,8 @@ from remat.io.limits import (
 from remat.runtime.interruption import interrupted
 from remat.runtime.text import counted
 
+#: Bytes read at a time from what states no size.
+CHUNK = 2**20
 #: Paths of standard input and output.
 STANDARD_STREAMS = ("-", "/dev/stdin", "/dev/stdout")
 #: Folders of open files by descriptor; other processes may own them, so they are never replaced.
@@ -73,7 +75,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
     """
     try:
         if is_standard_stream(path):
-            data = _standard(sys.stdin).read(max_bytes + 1)
+            data = _read_stream(_standard(sys.stdin), max_bytes + 1)
             if not data:
                 raise FormatError("-: standard input is empty (it can be read once)", "no-file")
         else:
@@ -87,12 +89,23 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
                 data = _read_pipe(path, max_bytes + 1)
             else:
                 with Path(path).open("rb") as file:
-                    data = file.read(max_bytes + 1)
+                    data = file.read(min(size_of_file(path), max_bytes) + 1)
+                    data += _read_stream(
+                        file, max_bytes + 1 - len(data)
+                    )  # of a file that grows, or that states no size
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be read: {_reason(error)}") from None
     if len(data) > max_bytes:
         raise FormatError(f"{path}: larger than {max_bytes:,} bytes", "too-large")
     return data
+
+
+def _read_stream(stream: BinaryIO, most: int) -> bytes:
+    """Read a stream to its end, at most `most` bytes, in parts: `read` reserves memory for all that it is asked for."""
+    parts = bytearray()
+    while part := stream.read(min(CHUNK, most - len(parts))):
+        parts += part
+    return bytes(parts)
 
 
 def _read_pipe(path: str | os.PathLike[str], most: int) -> bytes:
@@ -107,7 +120,7 @@ def _read_pipe(path: str | os.PathLike[str], most: int) -> bytes:
             if deadline.expired:
                 raise FormatError(f"{path}: nothing was written to this pipe within {deadline.seconds:g} s", "pipe")
             if ready.select(0.1):
-                part = pipe.read(most - len(parts))
+                part = pipe.read(min(CHUNK, most - len(parts)))
                 if part == b"":
                     break
                 parts += part or b""

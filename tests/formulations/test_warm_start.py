@@ -10,12 +10,14 @@ from helpers import ONE, RUN, some_slow
 from refusals import refused
 
 from remat import GraphBuilder, Problem, Schedule, read_graph, read_schedule, simulate, solve, validate
+from remat.backends.highs.relaxation import with_small_costs
 from remat.errors import ProblemError
 from remat.formulations.checkmate import Checkmate
 from remat.formulations.retention_intervals import RetentionIntervals, RetentionIntervalsOptions
 from remat.graphs.families import unit_chain
 from remat.heuristics.greedy import Greedy
 from remat.modeling import violations
+from remat.modeling.matrix import to_matrix
 from remat.registry import make_backend
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions
@@ -67,13 +69,17 @@ def start_objective(backend, model, hint, seconds=20.0):
 
 
 def terms(backend, model, values):
-    """Return the objective without its constant, as solvers report it; None where linear rows leave no choice."""
+    """Return the objective as solvers report it, without its constant; None where linear rows leave no choice.
+
+    HiGHS receives small costs.
+    """
     form = model.overrides.get("linear") if backend == "highs" else None
     if form is not None:
         model, values = form().model, form().hint(values)
         if not model.num_vars:
             return None
-    return round(model.objective.value(values) - model.objective.constant)
+    scale = with_small_costs(to_matrix(model))[1] if backend == "highs" else 1
+    return round(model.objective.value(values) - model.objective.constant) / scale
 
 
 @pytest.mark.parametrize(

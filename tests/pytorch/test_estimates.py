@@ -156,7 +156,7 @@ def test_search_for_the_largest_size() -> None:
 
 
 LLAMA = """
-import resource, sys
+from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -197,11 +197,13 @@ with fake_tensors():
 found = eager_step(model, (ids, ids), optimizer="adamw")
 weights = sum(p.numel() for p in model.parameters())
 assert found.gradients == 2 * weights and 4 * weights <= found.state < 4 * weights + 10_000, found
-print(weights, found.total + 2 * weights, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+peak = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]  # ru_maxrss counts the parent's, too
+print(weights, found.total + 2 * weights, int(peak) * 1024)
 """
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of the process is not known")
 def test_seven_billion_parameters_without_memory(tmp_path: Path) -> None:
     """The step of a Llama of 7 B parameters needs some hundred GB; its estimate less than 2 GiB."""
     (tmp_path / "llama.py").write_text(LLAMA, encoding="utf-8")
