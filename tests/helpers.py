@@ -52,7 +52,7 @@ def accepted(problem: Problem, schedule: Schedule | None) -> Certificate:
     return certificate
 
 
-def answer(formulation: Formulation, backend: Backend | None = None, seconds: float = 120.0) -> Any:
+def answer(formulation: Formulation, backend: Backend | None = None, seconds: float = 300.0) -> Any:
     """Solve the model of a formulation with one thread and no gap."""
     return (backend or Highs()).solve(formulation.build(), options(seconds, relative_gap=0.0))
 
