@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from remat.bounds.flow import UNLIMITED, maximum_flow
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.runtime.arrays import Bool, Int, distinct
 from remat.runtime.deadline import Deadline
@@ -146,22 +147,14 @@ class EventCut:
 
     def _cut(self, price: float, unit: float) -> tuple[Fraction, Choice]:
         """Return a bound on the least cost with bytes at a price and costs times a unit, and a choice close to it."""
-        from ortools.graph.python.max_flow import SimpleMaxFlow
-
         size, cost = self._size[self._tensors], self._cost[self._ops]
         total = price * float(size.sum()) + unit * float(cost.sum())
         scale = 2.0 ** math.floor(math.log2(LARGEST / total)) if total else 1.0
-        capacity = np.zeros(len(self._tail), dtype=np.int64)
-        priced = len(size) + len(cost)
+        capacity = np.full(len(self._tail), UNLIMITED)
         capacity[: len(size)] = size * (price * scale * BELOW)
-        capacity[len(size) : priced] = cost * (unit * scale * BELOW)
-        limited = np.arange(len(capacity)) < priced
-        limited[len(size) : priced] = self._may_run[self._ops]
-        capacity[~limited] = capacity[limited].sum() + 1
-        flow = SimpleMaxFlow()
-        flow.add_arcs_with_capacity(self._tail, self._head, capacity)
-        status = flow.solve(self._source, self._sink)
-        assert status == SimpleMaxFlow.OPTIMAL, status
+        again = np.where(self._may_run[self._ops], cost * (unit * scale * BELOW), UNLIMITED)
+        capacity[len(size) :][: len(cost)] = again
+        flow = maximum_flow(self._tail, self._head, capacity, self._source, self._sink)
         side = np.zeros(self._sink + 1, dtype=np.bool_)
         side[flow.get_source_side_min_cut()] = True
         return flow.optimal_flow() / Fraction(scale), self._choice(side[: len(self._cost)] & self._may_run)

@@ -7,6 +7,7 @@ the boundary of ``D``: those that an op in ``D`` writes and that are read outsid
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -83,8 +84,6 @@ class BoundaryNetwork:
         `hold` is the price of holding each tensor; those that `op` reads or writes cost nothing. `give_up` is the price
         of giving up any number of an op's outputs; :data:`UNLIMITED`, or None for all ops, if impossible.
         """
-        from ortools.graph.python.max_flow import SimpleMaxFlow
-
         price = hold.copy()
         price[self.reads[op]] = 0
         price[self.writes[op]] = 0
@@ -94,13 +93,18 @@ class BoundaryNetwork:
         if give_up is not None:
             capacity[: len(give_up)] = give_up
         capacity[len(self.predecessors) :][: len(price)] = price
-        # Least capacity that no cut reaches: the flow takes milliseconds with it, and seconds with 2^62.
-        limited = capacity != UNLIMITED
-        capacity[~limited] = capacity[limited].sum() + 1
-        flow = SimpleMaxFlow()
-        flow.add_arcs_with_capacity(
-            np.concatenate([self._tail, ends[0], after]), np.concatenate([self._head, before, ends[1]]), capacity
-        )
-        status = flow.solve(self._source, self._sink)
-        assert status == SimpleMaxFlow.OPTIMAL, status
-        return int(flow.optimal_flow())
+        tail, head = np.concatenate([self._tail, ends[0], after]), np.concatenate([self._head, before, ends[1]])
+        return int(maximum_flow(tail, head, capacity, self._source, self._sink).optimal_flow())
+
+
+def maximum_flow(tail: Int, head: Int, capacity: Int, source: int, sink: int) -> Any:
+    """Return the solved flow of OR-Tools from source to sink; no cut reaches arcs of capacity :data:`UNLIMITED`."""
+    from ortools.graph.python.max_flow import SimpleMaxFlow
+
+    # Least capacity that no cut reaches: the flow takes milliseconds with it, and seconds with 2^62.
+    limited = capacity != UNLIMITED
+    flow = SimpleMaxFlow()
+    flow.add_arcs_with_capacity(tail, head, np.where(limited, capacity, capacity[limited].sum() + 1))
+    status = flow.solve(source, sink)
+    assert status == SimpleMaxFlow.OPTIMAL, status
+    return flow

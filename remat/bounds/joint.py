@@ -157,13 +157,9 @@ def joint_programme(problem: Problem, op: int) -> Model:
     model.add(difference_rows("run before", before.index, past.index))
     if problem.once.any():
         model.add(difference_rows("once", past.index[problem.once], before.index[problem.once]))
-    free = np.ones(len(arrays.size), dtype=np.bool_)
-    free[arrays.op_inputs[op]] = False
-    free[arrays.op_outputs[op]] = False
-    read = free[arrays.edge_tensor]
-    writer, reader, tensor = arrays.edge_producer[read], arrays.edge_consumer[read], arrays.edge_tensor[read]
-    kept = (free & problem.kept)[arrays.producers.rows]
-    keeper, stays = arrays.producers.indices[kept], arrays.producers.rows[kept]
+    free = ~arrays.touched(op)
+    writer, reader, tensor = arrays.edges_of(free)
+    keeper, stays = arrays.writes_of(free & problem.kept)
     row = np.arange(len(writer))
     terms = (row, held.index[tensor], 1), (row, past.index[writer], -1), (row, past.index[reader], 1)
     model.add(rows_from("live while read", *terms, num_rows=len(row), lower=0))

@@ -73,10 +73,7 @@ class OrderedProgramme:
 
     def _apart(self, j: int) -> Bool:
         """Return a mask of the tensors that event `j` neither reads nor writes, without graph inputs."""
-        apart = ~self.arrays.is_input
-        apart[self.arrays.op_inputs[self.events[j]]] = False
-        apart[self.arrays.op_outputs[self.events[j]]] = False
-        return apart
+        return ~(self.arrays.is_input | self.arrays.touched(self.events[j]))
 
     def _progress(self) -> None:
         """Add (1), (2) and the limits of computes."""
@@ -93,29 +90,24 @@ class OrderedProgramme:
     def _needs(self, j: int, apart: Bool) -> None:
         """Add (3) for event `j`."""
         arrays, by, runs, live = self.arrays, self.by.index, self.runs.index, self.live.index[j]
-        edges = apart[arrays.edge_tensor]
-        writer, reader, tensor = (
-            part[edges] for part in (arrays.edge_producer, arrays.edge_consumer, arrays.edge_tensor)
-        )
+        writer, reader, tensor = arrays.edges_of(apart)
         row, last = np.arange(len(tensor)), len(self.events)
         terms = [(row, live[tensor], 1), (row, runs[j + 1][reader], -1)]
         for i in range(j + 1, last + 1):
             terms.append((row, runs[i][writer], 1))
             later = [(row, by[i][reader], -1), (row, by[j + 1][reader], 1)] if i > j + 1 else []
             self.model.add(rows_from("live or run", *terms, *later, num_rows=len(row), lower=0))
-        kept = (apart & self.problem.kept)[arrays.producers.rows]
-        keeper, stays = arrays.producers.indices[kept], arrays.producers.rows[kept]
+        keeper, stays = arrays.writes_of(apart & self.problem.kept)
         row = np.arange(len(stays))
         ran = [(row, runs[i][keeper], 1) for i in range(j + 1, last + 1)]
         self.model.add(rows_from("kept", (row, live[stays], 1), *ran, num_rows=len(row), lower=1))
 
     def _origins(self, j: int, apart: Bool) -> None:
         """Add (4) for event `j`."""
-        producers, tensors = self.arrays.producers, np.flatnonzero(apart)
-        place = np.cumsum(apart) - 1
-        here = apart[producers.rows]
+        tensors, place = np.flatnonzero(apart), np.cumsum(apart) - 1
+        writer, tensor = self.arrays.writes_of(apart)
         row = np.arange(len(tensors))
-        written = place[producers.rows[here]], self.runs.index[j][producers.indices[here]], 1
+        written = place[tensor], self.runs.index[j][writer], 1
         terms = [(row, self.live.index[j][tensors], -1), written]
         surely = np.zeros(len(tensors), dtype=np.bool_)
         if j > 0:

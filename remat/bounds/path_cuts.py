@@ -111,9 +111,7 @@ class PathCuts:
         self._live: Int = np.array([stage.live for stage in relaxation.stages[:-1]])
         self._here: Int = np.array([stage.here for stage in relaxation.stages[:-1]])
         self._read: Int = np.array([stage.read for stage in relaxation.stages])
-        self._always: Bool = np.tile(arrays.is_input, (num_events, 1))
-        for row, op in zip(self._always, arrays.order[relaxation.events], strict=True):
-            row[arrays.op_inputs[op]] = row[arrays.op_outputs[op]] = True
+        self._always: Bool = np.array([arrays.is_input | relaxation.at(event) for event in relaxation.events])
 
     def separate(self, values: Float) -> list[Cut]:
         """Return new cuts that a solution of the linear relaxation violates, and add them to :attr:`cuts`."""

@@ -21,7 +21,7 @@ from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_elimination import StageElimination
 from remat.bounds.stage_reduction import Known, StageReduction
-from remat.bounds.stage_relaxation import StageRelaxation, prominent_peaks
+from remat.bounds.stage_relaxation import MEMORY, StageRelaxation, prominent_peaks
 from remat.bounds.stage_solvers import by_cp_sat, holding_less, is_whole, solve_programme
 from remat.bounds.stage_sums import stage_sums
 from remat.bounds.sum_branching import SumBranching
@@ -271,7 +271,7 @@ class StageProgrammes:
     def _eliminate(self, found: Tightened, call: SolveOptions) -> tuple[Float | None, bool]:
         """Solve a programme by elimination of ops, as :meth:`solve` does."""
         relaxation, enough = self.relaxation, self.enough
-        duals = found.linear.duals.get("memory", np.zeros(len(relaxation.events)))
+        duals = found.linear.duals.get(MEMORY, np.zeros(len(relaxation.events)))
         most = None if enough is None else self._most_below(enough)
         search = StageElimination(relaxation, -duals / relaxation.scale)
         outcome = search.run(most, call.deadline.share(ELIMINATION))

@@ -189,12 +189,9 @@ class StageRelaxation:
     def at(self, position: int) -> Bool:
         """Mark the tensors that the op at a position reads or writes."""
         arrays = self.problem.graph.arrays
-        mask = np.zeros(len(arrays.size), dtype=np.bool_)
         if 0 <= position < len(arrays.order):
-            op = arrays.order[position]
-            mask[arrays.op_inputs[op]] = True
-            mask[arrays.op_outputs[op]] = True
-        return mask
+            return arrays.touched(arrays.order[position])
+        return np.zeros(len(arrays.size), dtype=np.bool_)
 
     def _variables(self, model: Model, since: int, until: int) -> Stage:
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
@@ -235,9 +232,8 @@ class StageRelaxation:
         wanted = (when > stage.since) & (when <= stage.until)
         writer, tensor = arrays.edge_producer[wanted], arrays.edge_tensor[wanted]
         if stage.until == n:
-            kept = self.problem.kept[arrays.producers.rows]
-            writer = np.concatenate([writer, arrays.producers.indices[kept]])
-            tensor = np.concatenate([tensor, arrays.producers.rows[kept]])
+            keeper, kept = arrays.writes_of(self.problem.kept)
+            writer, tensor = np.append(writer, keeper), np.append(tensor, kept)
         old = (arrays.position[writer] <= stage.since) & ~self.at(stage.since)[tensor] & self.own[tensor]
         pairs = distinct(writer[old] * len(arrays.size) + tensor[old])
         return pairs // len(arrays.size), pairs % len(arrays.size)
@@ -339,8 +335,7 @@ class StageRelaxation:
         """Return the rows (7)."""
         arrays, n = self.problem.graph.arrays, len(self.problem.graph.arrays.cost)
         last = np.where(self.problem.kept, n, arrays.consumers.highest(arrays.position, -1))
-        shared = arrays.producers.counts[arrays.producers.rows] > 1
-        writer, tensor = arrays.producers.indices[shared], arrays.producers.rows[shared]
+        writer, tensor = arrays.writes_of(arrays.producers.counts > 1)
         found: list[tuple[int, Int]] = []
         for j, stage in enumerate(stages):
             ran = (stage.live[tensor] >= 0) & (arrays.position[writer] <= stage.until) & (last[tensor] > stage.until)

@@ -10,7 +10,7 @@ import numpy as np
 
 from remat.backends.highs import Highs
 from remat.backends.highs.relaxation import UNIT, Relaxation, reduced_costs, safe_bound, usable_duals
-from remat.bounds.stage_relaxation import StageRelaxation
+from remat.bounds.stage_relaxation import MEMORY, StageRelaxation
 from remat.modeling import Linear
 from remat.modeling.matrix import to_matrix
 from remat.problem import Problem
@@ -31,9 +31,7 @@ class SuffixCut(NamedTuple):
     slope: Float
 
 
-def suffix_cut(
-    problem: Problem, events: Sequence[int], live: Bool | None = None, options: SolveOptions | None = None
-) -> SuffixCut | None:
+def suffix_cut(problem: Problem, events: Sequence[int], live: Bool | None = None) -> SuffixCut | None:
     """Return the suffix cut at the first of `events`, positions in the reference order.
 
     Take a schedule with this order of first computes, and its part after the first event ``k``. Let ``L`` be the
@@ -73,7 +71,7 @@ def suffix_cut(
     if live is not None:
         value = live[tensors].astype(np.float64)
         model.add(Linear.rows(GIVEN, np.arange(len(tensors)), index[tensors], 1, lower=value, upper=value))
-    found = Highs().relax(model, options or SolveOptions(threads=1))
+    found = Highs().relax(model, SolveOptions(threads=1))
     if found.infeasible or found.bound is None:
         return None
     return _cut(found, index, tensors, relaxation.unit, len(problem.graph.tensors))
@@ -88,8 +86,8 @@ def _cut(found: Relaxation, index: Int, tensors: Int, unit: int, num_tensors: in
     y = usable_duals(matrix, found.row_duals)
     first, memory_seen = 0, False
     for record in found.lowered.model.records:
-        if record.name == GIVEN or (record.name == "memory" and not memory_seen):
-            memory_seen |= record.name == "memory"
+        if record.name == GIVEN or (record.name == MEMORY and not memory_seen):
+            memory_seen |= record.name == MEMORY
             y[first : first + len(record)] = 0
         first += len(record)
     columns = index[tensors]

@@ -256,6 +256,22 @@ class GraphArrays:
         """Distinct ops that read an output of each op."""
         return Csr.distinct(self.edge_producer, self.edge_consumer, len(self.cost))
 
+    def touched(self, op: int) -> Bool:
+        """Mark the tensors that an op reads or writes."""
+        mask = np.zeros(len(self.size), dtype=np.bool_)
+        mask[self.op_inputs[op]] = mask[self.op_outputs[op]] = True
+        return mask
+
+    def writes_of(self, tensors: Bool) -> tuple[Int, Int]:
+        """Return writer and tensor of each write of a marked tensor."""
+        marked = tensors[self.producers.rows]
+        return self.producers.indices[marked], self.producers.rows[marked]
+
+    def edges_of(self, tensors: Bool) -> tuple[Int, Int, Int]:
+        """Return writer, reader and tensor of each edge of a marked tensor."""
+        marked = tensors[self.edge_tensor]
+        return self.edge_producer[marked], self.edge_consumer[marked], self.edge_tensor[marked]
+
     def lifetimes(self, place: Int) -> tuple[Int, Int]:
         """Return, for each tensor, the first place of a writer and the last place of a writer or reader.
 

@@ -149,12 +149,11 @@ def _regained(problem: Problem) -> tuple[list[Int], Bool]:
     """
     arrays = problem.graph.arrays
     own = (arrays.producers.counts == 1) & ~kept_beside_others(problem)
-    edges = own[arrays.edge_tensor]
-    producer, consumer = arrays.position[arrays.edge_producer[edges]], arrays.position[arrays.edge_consumer[edges]]
+    writer, reader, _ = arrays.edges_of(own)
     num_ops = len(arrays.order)
     kept = np.zeros(num_ops, dtype=np.bool_)
-    kept[arrays.position[arrays.producers.indices[(problem.kept & own)[arrays.producers.rows]]]] = True
-    return list(Csr.distinct(consumer, producer, num_ops)), kept
+    kept[arrays.position[arrays.writes_of(problem.kept & own)[0]]] = True
+    return list(Csr.distinct(arrays.position[reader], arrays.position[writer], num_ops)), kept
 
 
 def _closure(S: Bool, inputs: list[Int], kept: Bool, held: Bool, deadline: Deadline) -> Bool:

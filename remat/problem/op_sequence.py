@@ -193,7 +193,7 @@ class LiveTables:
         buffers, workspace = standing_buffers(problem)
         single = arrays.producers.counts == 1
         writer = np.full(len(arrays.size), -1, dtype=np.int64)
-        writer[single] = arrays.producers.indices[single[arrays.producers.rows]]
+        writer[single] = arrays.writes_of(single)[0]
         live = single | buffers
         return cls(live, writer, arrays.op_inputs.where(live), arrays.op_outputs.where(live), workspace)
 

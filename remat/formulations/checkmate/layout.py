@@ -98,8 +98,8 @@ class CheckmateLayout:
         self.place_count = self.T - self.begin(self.place_op)
         self.place_most = arrays.in_place_most[arrays.order] // self.unit
         # (writer position, buffer) pairs
-        into = np.flatnonzero(self.is_buffer[arrays.producers.rows])
-        self.part_tensor, self.part_op = arrays.producers.rows[into], arrays.position[arrays.producers.indices[into]]
+        writer, self.part_tensor = arrays.writes_of(self.is_buffer)
+        self.part_op = arrays.position[writer]
         self.part_count = n - 1 - self.last_writer[self.part_tensor]
 
     def _freed_by_their_writers(self, problem: Problem) -> Int:

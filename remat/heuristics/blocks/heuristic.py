@@ -96,8 +96,7 @@ class Measure:
         live = (single | standing) & ~arrays.is_input
         limits = allowed_computes(problem, OFTEN)
         again = np.zeros(len(arrays.size), dtype=np.int64)
-        alone = single[arrays.producers.rows]
-        again[arrays.producers.rows[alone]] = limits[arrays.producers.indices[alone]] - 1
+        again[single] = limits[arrays.writes_of(single)[0]] - 1
         again[problem.kept] = 0
         rows: list[Int] = []
         for table in (arrays.op_inputs, arrays.op_outputs):

@@ -162,4 +162,4 @@ def kept_ops(problem: Problem) -> list[int]:
     """Return the positions of ops that have outputs to be kept at the end, and no other outputs."""
     arrays = problem.graph.arrays
     kept = problem.kept & ~kept_beside_others(problem)
-    return np.unique(arrays.position[arrays.producers.indices[kept[arrays.producers.rows]]]).tolist()
+    return np.unique(arrays.position[arrays.writes_of(kept)[0]]).tolist()
