@@ -9,12 +9,11 @@ import numpy as np
 from remat.bounds.stage_relaxation import Stage, StageRelaxation, numbered
 from remat.modeling import Linear, Model
 from remat.modeling.rows import NONE, Term, rows_from
+from remat.problem.transfer_times import TransferTimes
 from remat.runtime.arrays import Bool, Int
 
 #: Number of rows (17) of an event.
 MOST_TOGETHER = 6
-
-
 #: Largest coefficient of the objective, since HiGHS fails on much larger ones: longer times are rounded down to
 #: multiples of a unit.
 LARGEST = 10**6
@@ -105,9 +104,7 @@ class TransferRelaxation(StageRelaxation):
         arrays, machine = self.problem.graph.arrays, self.problem.machine
         assert machine is not None
         self._machine = machine
-        times = machine.transfer_times(self.problem.graph)
-        linked = np.array([None not in pair for pair in zip(*times, strict=True)], dtype=np.bool_)
-        self._write, self._read = (np.array([time or 0 for time in some], dtype=np.int64) for some in times)
+        self._write, self._read, linked, _ = TransferTimes.of(self.problem)
         self._whole = arrays.producers.highest(arrays.position, -1)
         self._moves = linked & self.own
         self._span = max(1, *(int(times.max()) for times in (arrays.cost, self._write, self._read)))

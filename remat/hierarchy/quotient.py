@@ -15,12 +15,12 @@ from remat.errors import BackendError, ProblemError
 from remat.formulations.composites import Composite, CompositeProblem, Run, Step, expand
 from remat.formulations.placing import placed
 from remat.formulations.programs import COMPUTE, FETCH, Program
-from remat.formulations.transfer_times import TransferTimes
 from remat.graphs import ComputeGraph, Op, Tensor
 from remat.heuristics.base import rank
 from remat.hierarchy.effort import Effort, answered
 from remat.problem import Problem
 from remat.problem.op_sequence import allowed_computes
+from remat.problem.transfer_times import TransferTimes
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule
@@ -163,7 +163,7 @@ class Quotient:
         problem = self.whole.problem
         if problem.machine is None:
             return np.ones(len(problem.kept), dtype=np.bool_)
-        return TransferTimes.of(problem, problem.machine).movable
+        return TransferTimes.of(problem).movable
 
     @cached_property
     def _once(self) -> list[bool]:

@@ -18,12 +18,12 @@ from remat.formulations.h_ilp.phases import Phases
 from remat.formulations.placing import placed
 from remat.formulations.programs import COMPUTE, FETCH, Program
 from remat.formulations.timed_h_ilp.program import Movable, TimedProgram
-from remat.formulations.transfer_times import TransferTimes
 from remat.modeling import Model
 from remat.modeling.rows import NONE, column
 from remat.modeling.size import ModelSize
 from remat.problem import Objective, Problem
 from remat.problem.scope import Restriction, Scope
+from remat.problem.transfer_times import TransferTimes
 from remat.runtime.arrays import Bool
 from remat.schedule import Schedule
 
@@ -95,8 +95,7 @@ class TimedHIlp(HIlp):
     @cached_property
     def movable(self) -> Movable:
         """Data and phantoms that can be moved."""
-        assert self.problem.machine is not None
-        return Movable(self.tables, TransferTimes.of(self.problem, self.problem.machine))
+        return Movable(self.tables, TransferTimes.of(self.problem))
 
     @cached_property
     def phases(self) -> Phases:

@@ -11,9 +11,9 @@ from remat.formulations.h_ilp.layout import Tables
 from remat.formulations.h_ilp.phases import Apart, Phases
 from remat.formulations.h_ilp.rows import Program
 from remat.formulations.links import Items, LinkFlows
-from remat.formulations.transfer_times import TransferTimes
 from remat.modeling.rows import NONE, ONE, column, rows_from
 from remat.problem import Problem
+from remat.problem.transfer_times import TransferTimes
 from remat.runtime.arrays import Bool, Int
 
 

@@ -33,19 +33,18 @@ class Computes(NamedTuple):
 
     def gap_before(self, time: Int) -> Int:
         """Return the last times, not after `time`, at which no compute is under way."""
-        if not len(self.copy):
-            return time
-        last = np.searchsorted(self.start, time, side="right") - 1
-        within = (last >= 0) & (time < self.finish[last])
-        return np.where(within, self.start[last], time)
+        return self._gap(time, np.searchsorted(self.start, time, side="right") - 1, self.start)
 
     def gap_after(self, time: Int) -> Int:
         """Return the first times, not before `time`, at which no compute is under way."""
+        return self._gap(time, np.searchsorted(self.start, time, side="left") - 1, self.finish)
+
+    def _gap(self, time: Int, last: Int, edge: Int) -> Int:
+        """Return each time, or an edge of the `last` compute begun by then if that is still under way."""
         if not len(self.copy):
             return time
-        last = np.searchsorted(self.start, time, side="left") - 1
         within = (last >= 0) & (time < self.finish[last])
-        return np.where(within, self.finish[last], time)
+        return np.where(within, edge[last], time)
 
 
 def decoded(rows: TimedRows, values: Values) -> Program:

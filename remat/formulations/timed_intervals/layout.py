@@ -9,11 +9,11 @@ import numpy as np
 
 from remat.formulations.retention_intervals.layout import IntervalsLayout
 from remat.formulations.retention_intervals.tables import NodeTables
-from remat.formulations.transfer_times import TransferTimes
 from remat.graphs.arrays import Csr
 from remat.modeling.rows import expand
 from remat.problem import Problem
 from remat.problem.op_sequence import allowed_computes
+from remat.problem.transfer_times import TransferTimes
 from remat.runtime.arrays import Bool, Int
 from remat.runtime.checked_options import Options, Positive, Range
 from remat.schedule import OrderRule
@@ -96,7 +96,7 @@ class TimedLayout:
         tables = NodeTables.of_ops(problem)
         tables = replace(tables, limit=allowed_computes(problem, options.copies))
         at = self.copies = IntervalsLayout(tables, OrderRule.FREE, options.copies)
-        write, read, movable = TransferTimes.of(problem, self.machine)
+        write, read, _, movable = TransferTimes.of(problem)
         uses = np.bincount(at.read.tensor, minlength=len(tables.size)) + tables.kept
         size, host = problem.graph.arrays.size, self.machine.host
         self.needed_fetches = np.where(movable, uses, 0)

@@ -15,12 +15,12 @@ from remat.formulations.placing import placed
 from remat.formulations.programs import COMPUTE, FETCH, Program
 from remat.formulations.stages.formulation import Stages
 from remat.formulations.stages.layout import StagesOptions
-from remat.formulations.transfer_times import TransferTimes
 from remat.modeling import Model, Vars
 from remat.modeling.naming import Labels
 from remat.modeling.rows import NONE, ONE, column
 from remat.problem import Objective, Problem
 from remat.problem.scope import Restriction, Scope
+from remat.problem.transfer_times import TransferTimes
 from remat.runtime.arrays import Bool, Int
 from remat.schedule import Schedule
 
@@ -80,15 +80,13 @@ class TimedStages(Stages):
 
     def __init__(self, problem: Problem, options: StagesOptions | None = None) -> None:
         super().__init__(problem, options)
-        assert problem.machine is not None
-        self.machine = problem.machine
         self.links: LinkFlows
         """Links of the model, once it is built."""
 
     @cached_property
     def times(self) -> TransferTimes:
         """Times of transfers."""
-        return TransferTimes.of(self.problem, self.machine)
+        return TransferTimes.of(self.problem)
 
     @property
     def apart(self) -> Bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from remat.problem import Problem
 from remat.problem.op_sequence import LiveTables, allowed_computes
+from remat.problem.transfer_times import TransferTimes
 from remat.runtime.arrays import Int
 from remat.schedule import Schedule
 from remat.schedule.schedule import StepKind
@@ -35,11 +36,9 @@ def transfer_graph(problem: Problem, order: Int | None = None) -> TransferGraph:
     arrays, machine = problem.graph.arrays, problem.machine
     at = LiveTables.of(problem)
     reads, writes = at.reads, at.writes
-    num_ops, num_tensors = len(arrays.cost), len(arrays.size)
+    num_ops = len(arrays.cost)
     order = arrays.order if order is None else order
-    nowhere: list[int | None] = [None] * num_tensors
-    write, read = (nowhere, nowhere) if machine is None else machine.transfer_times(problem.graph)
-    movable = at.live & np.array([None not in pair for pair in zip(write, read, strict=True)], dtype=np.bool_)
+    times = TransferTimes.of(problem)
     by_op = np.argsort(arrays.in_place[0], kind="stable")
     pairs = np.bincount(arrays.in_place[0], minlength=num_ops)
     budget = problem.budget_bytes - arrays.input_bytes - problem.constant_bytes
@@ -51,10 +50,8 @@ def transfer_graph(problem: Problem, order: Int | None = None) -> TransferGraph:
         arrays.consumers.indptr.copy(), arrays.consumers.indices.copy(),
         np.append(0, np.cumsum(pairs)), arrays.in_place[1][by_op], arrays.in_place[2][by_op],
         (problem.kept & at.live).astype(np.int64),
-        allowed_computes(problem, MOST_RUNS + 1) - 1, np.where(movable, MOST_FETCHES, 0),
-        order.copy(), np.argsort(order),
-        np.array([time or 0 for time in write], dtype=np.int64),
-        np.array([time or 0 for time in read], dtype=np.int64),
+        allowed_computes(problem, MOST_RUNS + 1) - 1, np.where(at.live & times.linked, MOST_FETCHES, 0),
+        order.copy(), np.argsort(order), times.write, times.read,
         np.array([budget, host, duplex], dtype=np.int64),
     )  # fmt: skip
 
