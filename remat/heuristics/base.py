@@ -40,11 +40,6 @@ def rank(fits: bool, cost: int, peak: int) -> tuple[bool, int, int]:
     return (False, cost, peak) if fits else (True, peak, cost)
 
 
-def rank_of(certificate: Certificate) -> tuple[bool, int, int]:
-    """Return the :func:`rank` of a schedule with this certificate."""
-    return rank(certificate.accepted, certificate.cost, certificate.peak)
-
-
 @dataclass(frozen=True)
 class HeuristicRun:
     """Limits and inputs of one run of a heuristic, and the receiver of its schedules.
@@ -98,7 +93,7 @@ class HeuristicRun:
 
 
 class Best:
-    """Best schedule of a run: the cheapest within the budget, or else the one of least peak.
+    """Best schedule of a run: the cheapest (fastest) within the budget, or else the one of least peak.
 
     Parameters
     ----------
@@ -106,7 +101,7 @@ class Best:
     run : HeuristicRun
         Receives each schedule within the budget that is better than those before.
     bound : int, optional
-        The search may stop at a schedule of at most this cost.
+        The search may stop at a schedule of at most this cost (time).
     over_budget : bool
         True: the run also receives schedules whose only fault is the budget.
 
@@ -132,23 +127,32 @@ class Best:
 
     @property
     def cost(self) -> int | None:
-        """Cost of the best schedule within the budget, None without one."""
-        return self.certificate.cost if self.certificate is not None and self.certificate.accepted else None
+        """Cost (time) of the best schedule within the budget, None without one."""
+        found = self.certificate
+        return self.problem.value(found) if found is not None and found.accepted else None
 
     @property
     def rank(self) -> tuple[bool, int, int]:
         """Return the :func:`rank` of the best schedule, or the worst rank without one."""
-        return rank_of(self.certificate) if self.certificate is not None else NO_RANK
+        return NO_RANK if self.certificate is None else self.rank_of(self.certificate)
+
+    def rank_of(self, certificate: Certificate) -> tuple[bool, int, int]:
+        """Return the :func:`rank` of a schedule with this certificate."""
+        return rank(certificate.accepted, self.problem.value(certificate), certificate.peak)
 
     def offer(self, schedule: Schedule, *, report: bool = True) -> Certificate:
         """Validate a schedule, keep it if it is the best, and pass it on unless `report` is false."""
         certificate = self.problem.validate(schedule)
-        if rank_of(certificate) < self.rank:
+        self.take(schedule, certificate, report=report)
+        return certificate
+
+    def take(self, schedule: Schedule, certificate: Certificate, *, report: bool = True) -> None:
+        """Do the same with a schedule that is validated already."""
+        if self.rank_of(certificate) < self.rank:
             self.schedule, self.certificate = schedule, certificate
             if report and certificate.verdict in self._reported:
                 self.enough |= self.run.report(schedule)
-            self.enough |= self.bound is not None and certificate.accepted and certificate.cost <= self.bound
-        return certificate
+            self.enough |= self.bound is not None and self.cost is not None and self.cost <= self.bound
 
 
 class Heuristic(Algorithm):

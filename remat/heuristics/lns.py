@@ -15,7 +15,7 @@ from remat.backends.results import RawResult
 from remat.errors import BackendError, ProblemError
 from remat.formulations.base import Formulation, Part
 from remat.heuristics.annealing import Annealing
-from remat.heuristics.base import Best, Heuristic, HeuristicRun, rank_of
+from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.greedy import Greedy
 from remat.heuristics.neighbourhoods import KINDS, Portfolio, ScheduleProfile, around_highest
 from remat.heuristics.restricted_model import Statement, staged
@@ -171,7 +171,7 @@ class _Search:
             candidates.append(self.see(schedule, source))
             if candidates[-1].certificate.accepted or self.best.enough:
                 break
-        candidates.sort(key=lambda candidate: rank_of(candidate.certificate))
+        candidates.sort(key=lambda candidate: self.best.rank_of(candidate.certificate))
         for candidate in candidates:
             ways = (candidate.schedule, staged(self.problem, candidate.schedule))
             for schedule in (way for way in ways if way is not None):
@@ -225,6 +225,7 @@ class _Search:
                 portfolio.learn(name, better=False, finished=False)
                 continue
             failed, solved = 0, solved + 1
+            rank_of = self.best.rank_of
             better = new is not None and rank_of(new.certificate) < rank_of(self.work.certificate)
             finished = raw is None or raw.status in (Status.OPTIMAL, Status.INFEASIBLE)
             portfolio.learn(name, better=better, finished=finished)

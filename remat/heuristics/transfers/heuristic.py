@@ -17,7 +17,7 @@ import numpy as np
 from remat.bounds.link_room import LinkRoom
 from remat.bounds.stage_programmes import CUT_OPS
 from remat.bounds.transfer_search import TransferSearch
-from remat.heuristics.base import NO_RANK, Heuristic, HeuristicRun, rank
+from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.heuristics.drops import Drops
 from remat.heuristics.transfers.kernels import KERNELS
 from remat.heuristics.transfers.references import move_best_layers
@@ -134,7 +134,7 @@ class Transfers(Heuristic):
         search = _Search(self._continued(problem), run, self.options, self.near)
         self.near = ()
         search.go()
-        return search.schedule
+        return search.best.schedule
 
     def _continued(self, problem: Problem) -> _Last:
         """Return the state of the last run on a problem, or a new one."""
@@ -166,7 +166,7 @@ class _Last:
 
 
 class _Search:
-    """One run: the best value of choices, and the best schedule, which need not be expressible by choices."""
+    """One run: the best value of choices, and the best schedule, which may be one that no choices express."""
 
     def __init__(self, last: _Last, run: HeuristicRun, options: TransfersOptions, near: Sequence[Schedule]) -> None:
         self.last, self.problem, self.call, self.options, self.near = last, last.problem, run, options, near
@@ -176,11 +176,9 @@ class _Search:
         if last.order is None or not np.array_equal(self.order, last.order):
             most_between = MOST_BETWEEN if len(self.order) <= SMALL else math.inf
             last.order, last.starts = self.order, Starts(most_between)
-        self.state = self._new_state()
+        self.state = State(self.problem, self.order)
         self.value = self.state.evaluate()
-        self.schedule: Schedule | None = None
-        self.rank = NO_RANK
-        self.enough = False
+        self.best = Best(self.problem, run, self.problem.graph.base_cost)
         self.best_price = options.prices[0], options.leanings[0]
         """Price of link time and leaning of the best descent."""
         self._lock = threading.Lock()
@@ -208,23 +206,13 @@ class _Search:
     @property
     def over(self) -> bool:
         """True when the search must or may stop."""
-        over_budget, value, _ = self.rank
-        least = not over_budget and value <= self.problem.graph.base_cost
-        return self.enough or self.call.deadline.expired or least
+        return self.best.enough or self.call.deadline.expired
 
     def offer(self, schedule: Schedule) -> None:
-        """Validate a schedule; keep and report it if it is the best."""
+        """Offer a schedule, unless it breaks a rule: a start may recompute where that is off."""
         certificate = self.problem.validate(schedule)
-        if certificate.verdict is Verdict.INVALID:
-            return
-        new = rank(certificate.accepted, self.problem.value(certificate), certificate.peak)
-        if new < self.rank:
-            self.schedule, self.rank = schedule, new
-            if certificate.accepted:
-                self.enough |= self.call.report(schedule)
-
-    def _new_state(self) -> State:
-        return State(self.problem, self.order)
+        if certificate.verdict is not Verdict.INVALID:
+            self.best.take(schedule, certificate)
 
     def consider(self, state: State, value: Value) -> bool:
         """Offer the schedule of a state if its value is the best; return true if it is."""
@@ -238,13 +226,12 @@ class _Search:
 
     def _given(self, *, drops: bool) -> None:
         """Consider the start, and drops without moves."""
-        starts = [] if self.call.start is None else [self.call.start]
         dropped = self._dropped() if drops and not self.call.options.from_nothing else None
-        starts += [] if dropped is None else [dropped]
-        for schedule in starts:
-            self.offer(schedule)
-            if self.state.take_schedule(schedule):
-                self._begin(self.state.evaluate())
+        for schedule in (self.call.start, dropped):
+            if schedule is not None:
+                self.offer(schedule)
+                if self.state.take_schedule(schedule):
+                    self._begin(self.state.evaluate())
 
     def _dropped(self) -> Schedule | None:
         """Return the result of drops without moves; None while their kernels are being compiled, with a deadline."""
@@ -359,12 +346,12 @@ class _Search:
         run_walks([partial(self._walk, number, None) for number in range(threads)], threads, self._stop)
 
     def _stop(self) -> None:
-        self.enough = True
+        self.best.enough = True
 
     def _walk(self, number: int, moves: int | None) -> None:
         """Anneal in rounds of some moves, or until the search is over."""
         starts = self.last.starts
-        state = self._new_state() if number else self.state
+        state = State(self.problem, self.order) if number else self.state
         seeds = np.random.default_rng((self.call.seed, number))
         walk = Annealer(state, int(seeds.integers(2**31)))
         for _ in count() if moves is None else range(ROUNDS):
