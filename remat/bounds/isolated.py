@@ -70,9 +70,9 @@ def _message(bound: Bound) -> wire.Message:
 
 
 def _bound(message: wire.Message) -> Bound:
-    told = dict(message.head)
-    scope, measure = Scope.from_dict(told.pop("scope")), Measure(told.pop("measure"))
-    return Bound(**told, scope=scope, measure=measure, duals=message.arrays)
+    head = dict(message.head)
+    scope, measure = Scope.from_dict(head.pop("scope")), Measure(head.pop("measure"))
+    return Bound(**head, scope=scope, measure=measure, duals=message.arrays)
 
 
 def _serve(

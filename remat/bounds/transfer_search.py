@@ -29,12 +29,12 @@ from remat.runtime.solve_options import SolveOptions, Status
 
 #: Share of time for linear relaxations, and number of ops times squared events of all of them.
 SHARE, LINEAR_WORK = 0.6, 100_000
-#: Consecutive ones without improvement before they stop.
+#: Consecutive linear relaxations without improvement after which they stop.
 TRIALS = 3
 #: Number of ops up to which the last integer programme has all steps as events.
 SMALL = 40
 #: Share of the time left for each integer programme but the last, and factor of the time for another try. The first,
-#: smallest programmes bring most: U-Net at 35 % needs 10 s for its first one, and ends 1.4 % lower without that.
+#: smallest programmes bring most: the first one of U-Net at 35 % takes 10 s; with less time the bound is 1.4 % lower.
 PART, LONGER = 0.8, 1.5
 #: Largest bytes that the links can save at an event, as a share of the budget, for programmes in one larger memory.
 LINK_ROOM = 0.06

@@ -258,14 +258,15 @@ class _Run(Policy):
 
     def heuristics(self, _: Deadline) -> None:
         """Step 0: run each heuristic, and all of them again if none found a schedule."""
+        self.kept |= {heuristic.name: heuristic for heuristic in self.starts}
         for heuristic in self.starts:
             share = START_SHARES.get(heuristic.name, START_SHARE)
             deadline = self.share(share if self.session.best is not None else max(share, FIRST_START_SHARE))
-            self.heuristic(heuristic, deadline, wait=deadline.remaining)
+            self.heuristic(heuristic.name, deadline, wait=deadline.remaining)
         for heuristic in self.starts:
             if self.session.best is None:
                 deadline = self.share(AGAIN_SHARE)
-                self.heuristic(heuristic, deadline, wait=deadline.remaining)
+                self.heuristic(heuristic.name, deadline, wait=deadline.remaining)
 
     def groups(self, _: Deadline) -> None:
         """Steps 1 to 3, except for methods on the ops."""

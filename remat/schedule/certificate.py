@@ -467,6 +467,10 @@ class Certificate(Findings[Violation]):
             rows += [("moved", f"{out}, {back}"), ("host peak", f"{counted(moved.host_peak, 'byte')}{where}")]
         return rows
 
+    def verdict_row(self) -> tuple[str, str]:
+        """Return the line about the verdict, with the digests of graph and schedule."""
+        return "certificate", f"{self.verdict}, graph {self.graph_digest[:12]}, schedule {self.schedule_digest[:12]}"
+
     def time_rows(self) -> list[tuple[str, str]]:
         """Return the line about the time with waits; none where it is not known."""
         moved = self.transfers

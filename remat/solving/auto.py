@@ -350,11 +350,7 @@ class LeastCostSearch(Policy):
         if self.over or self.alone.over:
             return False
         self.alone.run(deadline)
-        transfers = self.made("transfers")
-        transfers.near = self.alone.take_near()
-        programmes = transfers.programmes_of(self.problem.plain)
-        if programmes is not None:
-            programmes.likely |= self.alone.events
+        self.alone.pass_on(self.made("transfers"))
         return True
 
     def method(self, stage: Stage) -> None:

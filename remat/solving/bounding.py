@@ -23,22 +23,20 @@ def raise_bounds(session: Session, deadline: Deadline, programmes: Programmes | 
 
     def take(bound: Bound) -> bool:
         with session.lock:
-            return record(bound)
-
-    def record(bound: Bound) -> bool:
-        value = known()
-        if session.best is not None and value is not None and (bound.infeasible or (bound.value or 0) > value):
-            verb = session.problem.objective.verb if moves else "costs"
-            raise BackendError(
-                f"{bound.kind} claims '{bound}', but the schedule of {session.best.source} {verb} {value:,}", "refuted"
-            )
-        if bound.infeasible:
-            session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
-        elif moves:
-            session.raise_bound(bound.value, bound.scope)
-        else:
-            session.raise_cost_bound(bound.value, bound.scope)
-        return session.enough
+            value = known()
+            if session.best is not None and value is not None and (bound.infeasible or (bound.value or 0) > value):
+                verb = session.problem.objective.verb if moves else "costs"
+                raise BackendError(
+                    f"{bound.kind} claims '{bound}', but the schedule of {session.best.source} {verb} {value:,}",
+                    "refuted",
+                )
+            if bound.infeasible:
+                session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
+            elif moves:
+                session.raise_bound(bound.value, bound.scope)
+            else:
+                session.raise_cost_bound(bound.value, bound.scope)
+            return session.enough
 
     with session.step("bounds"):
         call = session.call

@@ -252,9 +252,8 @@ class MinPeakSearch(Policy):
 
     # -- heuristics --------------------------------------------------------------------------------------------------
 
-    def heuristic(self, given: str | Heuristic, deadline: Deadline, *, wait: float) -> bool:
+    def heuristic(self, name: str, deadline: Deadline, *, wait: float) -> bool:
         """Descend by a heuristic; those for chains of blocks make one attempt, with the bound as the budget."""
-        name = given.name if isinstance(given, Heuristic) else given
         if self.quick and name in ("drops", "annealing") and self.clock.remaining <= LOADING_LEAST:
             return False
         heuristic = self.made(name)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from remat.bounds.stage_bound import stage_bounds
 from remat.bounds.stage_programmes import StageProgrammes
+from remat.heuristics.base import Heuristic
 from remat.runtime.deadline import Deadline
-from remat.schedule import OrderRule, Schedule
+from remat.schedule import OrderRule
 from remat.schedule.certificate import overhead_text
 from remat.solving.chain_starts import FEW
 from remat.solving.portfolio import Policy, Stage
@@ -66,20 +67,16 @@ class OneMemory:
         """True when nothing remains to be found."""
         return self.part.enough or not self.stages
 
-    @property
-    def events(self) -> set[int]:
-        """Events of the programme of few stages with the best bound."""
-        few = self.policy.kept.get(FEW)
-        programmes = None if few is None else few.programmes_of(self.part.problem.plain)
-        return programmes.decisive if isinstance(programmes, StageProgrammes) else set()
-
-    def take_near(self) -> Sequence[Schedule]:
-        """Return the new schedules of few stages, which may exceed the budget by what moves can save."""
+    def pass_on(self, transfers: Heuristic) -> None:
+        """Give transfers what few stages has found: schedules, perhaps above the budget, and events for programmes."""
         few = self.policy.kept.get(FEW)
         if few is None:
-            return ()
-        found, few.near = few.near, ()
-        return found
+            return
+        transfers.near, few.near = few.near, ()
+        known = few.programmes_of(self.part.problem.plain)
+        programmes = transfers.programmes_of(self.whole.problem.plain)
+        if isinstance(known, StageProgrammes) and programmes is not None:
+            programmes.likely |= known.decisive
 
     def run(self, deadline: Deadline) -> None:
         """Run stages until a deadline."""
@@ -122,9 +119,4 @@ class OneMemory:
                     return
 
     def _take(self, _: Progress | None = None) -> None:
-        """Pass the best schedules on."""
-        part, whole = self.part, self.whole
-        for found in (part.incumbents.best, part.incumbents.least_peak):
-            if found is not None and found is not part.reference:
-                whole.incumbents.add(found.schedule, found.source)
-        whole.report_progress()
+        self.whole.adopt(self.part)

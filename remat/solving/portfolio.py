@@ -216,7 +216,7 @@ class Policy:
             wait = min(LOADING, WAIT_SHARE * self.clock.remaining)
         elif stage.wait:
             wait = self.deadline(stage).remaining
-        return self.heuristic(heuristic, self.deadline(stage), wait=wait)
+        return self.heuristic(stage.method, self.deadline(stage), wait=wait)
 
     def deadline(self, stage: Stage) -> Deadline:
         """Return the deadline of a stage that starts now."""
@@ -270,17 +270,14 @@ class Policy:
             self.kept[name] = chain_start(name) if name in OPTIONS else load("heuristics", name)()
         return self.kept[name]
 
-    def heuristic(self, given: str | Heuristic, deadline: Deadline, *, wait: float) -> bool:
+    def heuristic(self, name: str, deadline: Deadline, *, wait: float) -> bool:
         """Improve the best schedule by a heuristic; return whether it ran.
 
         If its code is not ready after `wait` seconds, it is tried again after the next stage. Loading does not count as
         part of the time up to the deadline.
         """
-        name = given.name if isinstance(given, Heuristic) else given
         if self.over or (name == "lns" and self.num_ops > LNS_OPS):
             return False
-        if isinstance(given, Heuristic):
-            self.kept[name] = given
         session, heuristic = self.session, self.made(name)
         later = self.stage if self.stage.method == name else Stage(name, TURN_SHARE)
         if wait <= 0 and not heuristic.prepared(self.clock.earlier(0.0)):

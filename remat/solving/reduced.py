@@ -43,12 +43,9 @@ def _answer_reduced(session: Session, method: Method, problem: Problem, *, prove
     )  # fmt: skip
 
     def take(_: Progress | None = None) -> None:
-        for found in (part.incumbents.best, part.incumbents.least_peak):
-            if found is not None and found is not part.reference:
-                session.incumbents.add(found.schedule, found.source)
         if proves:
             session.bound, session.scope = part.bound, part.scope
-        session.report_progress()
+        session.adopt(part)
         part.reached = session.reached  # the criterion refers to the bound of the whole problem
 
     part.on_progress = take

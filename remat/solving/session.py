@@ -205,6 +205,13 @@ class Session:
             self._refute(self.bound, self.bound_kind, certified)
         self.report_progress()
 
+    def adopt(self, part: Session) -> None:
+        """Record the best schedules of another session, and report progress."""
+        for found in (part.incumbents.best, part.incumbents.least_peak):
+            if found is not None and found is not part.reference:
+                self.incumbents.add(found.schedule, found.source)
+        self.report_progress()
+
     # -- heuristics --------------------------------------------------------------------------------------------------
 
     def improve(

@@ -136,8 +136,7 @@ class StepReport(ABC):
             gap = "" if self.result.gap is None else f", gap {100 * self.result.gap:.4g} %"
             rows.append(("found by", f"{self.result.source}: {self.result.status}{gap}"))
             rows.append(("scope", str(self.result.scope)))
-        digests = f"graph {self.certificate.graph_digest[:12]}, schedule {self.certificate.schedule_digest[:12]}"
-        rows.append(("certificate", f"{self.certificate.verdict}, {digests}"))
+        rows.append(self.certificate.verdict_row())
         rows.append(("seconds", ", ".join(f"{word} {value:.1f}" for word, value in self.seconds.items())))
         return rows
 

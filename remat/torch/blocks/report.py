@@ -113,8 +113,7 @@ class BlocksReport:
             rows.append(("gap", f"{100 * self.gap:.2g} % to the best choice of these options, one for each block"))
         if self.costs:
             rows.append(("costs", self.costs))
-        digests = f"graph {self.certificate.graph_digest[:12]}, schedule {self.certificate.schedule_digest[:12]}"
-        rows.append(("certificate", f"{self.certificate.verdict}, {digests}"))
+        rows.append(self.certificate.verdict_row())
         rows.append(("seconds", ", ".join(f"{word} {value:.1f}" for word, value in self.seconds.items())))
         return rows
 

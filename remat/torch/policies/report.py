@@ -91,8 +91,7 @@ class PolicyReport:
         rows.append(("full replays", f"{self.replay_peak:,} bytes{full}"))
         rows.append(("found by", self.found.source + (", proved least" if self.found.optimal else "")))
         rows.append(("scope", str(self.found.scope)))
-        digests = f"graph {self.certificate.graph_digest[:12]}, schedule {self.certificate.schedule_digest[:12]}"
-        rows.append(("certificate", f"{self.certificate.verdict}, {digests}"))
+        rows.append(self.certificate.verdict_row())
         return rows
 
     def __str__(self) -> str:
