@@ -101,7 +101,7 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
 
 
 def _read_stream(stream: BinaryIO, most: int) -> bytes:
-    """Read a stream to its end, at most `most` bytes, in parts: `read` reserves memory for all that it is asked for."""
+    """Read a stream to its end, at most `most` bytes, in parts: `read(n)` reserves memory for `n` bytes at once."""
     parts = bytearray()
     while part := stream.read(min(CHUNK, most - len(parts))):
         parts += part
