@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from remat.heuristics.transfers.program_kernel import (
     COMPUTING,
@@ -20,12 +19,14 @@ from remat.heuristics.transfers.program_kernel import (
     LINKS,
     STEPS,
     TIME,
+    Choices,
     evaluate,
 )
 from remat.heuristics.transfers.search_kernel import (
     LOGGED,
     add_fetch,
     add_run,
+    is_fetched,
     last_touch,
     next_read,
     next_run,
@@ -40,16 +41,13 @@ from remat.runtime.compiled import inner, kernel
 class Walk(NamedTuple):
     """State of an annealing walk.
 
-    `current` has time, excess, link time and computing time of the current choices, `best` the time of the best ones
-    without excess, or -1. The best choices follow, as in :class:`.program_kernel.Choices`. `stack` is room.
+    `current` has time, excess, link time and computing time of the current choices. `choices` are the best ones without
+    excess, and `best` is their time, or -1 for none. `stack` is room.
     """
 
     current: Int
     best: Int
-    best_runs: NDArray[np.int32]
-    best_num_runs: Int
-    best_fetched: NDArray[np.int32]
-    best_num_fetches: Int
+    choices: Choices
     stack: Int
 
 
@@ -90,12 +88,8 @@ def drop_run(net, choices, prices, stack, op, stage):
             if not needed:
                 stack[count] = writer
                 count += 1
-            else:
-                for j in range(choices.num_fetches[tensor]):
-                    if choices.fetched[tensor, j] == stage:
-                        if next_read(net, choices, tensor, stage) != stage:
-                            take_fetch(choices, prices, tensor, stage)
-                        break
+            elif is_fetched(choices, tensor, stage) and next_read(net, choices, tensor, stage) != stage:
+                take_fetch(choices, prices, tensor, stage)
 
 
 @inner
@@ -170,16 +164,16 @@ def vary(net, choices, program, prices, walk, again):
 
 
 @inner
-def copy(choices, walk):
-    """Record the current choices as the best ones."""
-    for op in range(len(choices.num_runs)):
-        walk.best_num_runs[op] = choices.num_runs[op]
-        for j in range(choices.num_runs[op]):
-            walk.best_runs[op, j] = choices.runs[op, j]
-    for tensor in range(len(choices.num_fetches)):
-        walk.best_num_fetches[tensor] = choices.num_fetches[tensor]
-        for j in range(choices.num_fetches[tensor]):
-            walk.best_fetched[tensor, j] = choices.fetched[tensor, j]
+def copy(given, to):
+    """Copy choices into the arrays of others."""
+    for op in range(len(given.num_runs)):
+        to.num_runs[op] = given.num_runs[op]
+        for j in range(given.num_runs[op]):
+            to.runs[op, j] = given.runs[op, j]
+    for tensor in range(len(given.num_fetches)):
+        to.num_fetches[tensor] = given.num_fetches[tensor]
+        for j in range(given.num_fetches[tensor]):
+            to.fetched[tensor, j] = given.fetched[tensor, j]
 
 
 @kernel
@@ -210,7 +204,7 @@ def anneal(net, choices, program, prices, walk, energy, limits):
             walk.current[0], walk.current[1], walk.current[2], walk.current[3] = time, excess, links, computing
             if excess == 0 and (walk.best[0] < 0 or time < walk.best[0]):
                 walk.best[0] = time
-                copy(choices, walk)
+                copy(choices, walk.choices)
         else:
             undo(net, choices, prices)
         fitting += walk.current[1] == 0

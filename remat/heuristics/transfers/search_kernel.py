@@ -1,4 +1,4 @@
-"""Kernels of searches with a host: prices of changes, and simulated annealing of choices."""
+"""Kernels of searches with a host: changes of choices that can be undone, and their prices."""
 
 # Kernels carry no types, and are called by position only.
 # ruff: noqa: PLR0917
@@ -59,55 +59,53 @@ RUN_ADDED, RUN_TAKEN, FETCH_ADDED, FETCH_TAKEN = 0.0, 1.0, 2.0, 3.0
 @inner
 def add_run(net, choices, prices, op, stage):
     """Recompute an op in a stage, if that is allowed and new; return true if it was done."""
-    count = choices.num_runs[op]
-    if count >= net.most_runs[op] or net.position[op] >= stage:
+    if net.position[op] >= stage:
         return False
-    for j in range(count):
-        if choices.runs[op, j] == stage:
-            return False
-    choices.runs[op, count] = stage
-    choices.num_runs[op] += 1
-    note(prices, RUN_ADDED, op, stage)
-    return True
+    return add(choices.runs, choices.num_runs, net.most_runs, prices, RUN_ADDED, op, stage)
 
 
 @inner
 def take_run(choices, prices, op, stage):
     """Take a recomputation back, if there is one; return true if it was done."""
-    count = choices.num_runs[op]
-    for j in range(count):
-        if choices.runs[op, j] == stage:
-            choices.runs[op, j] = choices.runs[op, count - 1]
-            choices.num_runs[op] -= 1
-            note(prices, RUN_TAKEN, op, stage)
-            return True
-    return False
+    return take(choices.runs, choices.num_runs, prices, RUN_TAKEN, op, stage)
 
 
 @inner
 def add_fetch(net, choices, prices, tensor, stage):
     """Fetch a tensor in a stage, if that is allowed and new; return true if it was done."""
-    count = choices.num_fetches[tensor]
-    if count >= net.most_fetches[tensor]:
-        return False
-    for j in range(count):
-        if choices.fetched[tensor, j] == stage:
-            return False
-    choices.fetched[tensor, count] = stage
-    choices.num_fetches[tensor] += 1
-    note(prices, FETCH_ADDED, tensor, stage)
-    return True
+    return add(choices.fetched, choices.num_fetches, net.most_fetches, prices, FETCH_ADDED, tensor, stage)
 
 
 @inner
 def take_fetch(choices, prices, tensor, stage):
     """Take a fetch back, if there is one; return true if it was done."""
-    count = choices.num_fetches[tensor]
+    return take(choices.fetched, choices.num_fetches, prices, FETCH_TAKEN, tensor, stage)
+
+
+@inner
+def add(stages, counts, most, prices, kind, item, stage):
+    """Add a stage to those of an op or a tensor, if there is room and it is new; return true if it was done."""
+    count = counts[item]
+    if count >= most[item]:
+        return False
     for j in range(count):
-        if choices.fetched[tensor, j] == stage:
-            choices.fetched[tensor, j] = choices.fetched[tensor, count - 1]
-            choices.num_fetches[tensor] -= 1
-            note(prices, FETCH_TAKEN, tensor, stage)
+        if stages[item, j] == stage:
+            return False
+    stages[item, count] = stage
+    counts[item] += 1
+    note(prices, kind, item, stage)
+    return True
+
+
+@inner
+def take(stages, counts, prices, kind, item, stage):
+    """Take a stage of an op or a tensor back, if it is there; return true if it was done."""
+    count = counts[item]
+    for j in range(count):
+        if stages[item, j] == stage:
+            stages[item, j] = stages[item, count - 1]
+            counts[item] -= 1
+            note(prices, kind, item, stage)
             return True
     return False
 

@@ -53,11 +53,8 @@ class Annealer:
         from remat.heuristics.transfers.moves_kernel import Walk
 
         self.state, self._seed = state, seed
-        choices = state.copy()
-        self._walk = Walk(
-            np.zeros(4, dtype=np.int64), np.full(1, -1, dtype=np.int64), choices.runs, choices.num_runs,
-            choices.fetched, choices.num_fetches, np.zeros(STACK, dtype=np.int64),
-        )  # fmt: skip
+        best, stack = np.full(1, -1, dtype=np.int64), np.zeros(STACK, dtype=np.int64)
+        self._walk = Walk(np.zeros(4, dtype=np.int64), best, state.copy(), stack)
         base = max(1, state.problem.graph.base_cost)
         self.base = base
         self.slices = Slices(BATCH, 1_000_000, CHECK_INTERVAL)
@@ -78,8 +75,7 @@ class Annealer:
     @property
     def choices(self) -> Choices:
         """Best choices of this round."""
-        walk = self._walk
-        return type(self.state.choices)(walk.best_runs, walk.best_num_runs, walk.best_fetched, walk.best_num_fetches)
+        return self._walk.choices
 
     def restart(self, *, explores: bool) -> None:
         """Begin a round from the choices of the state; they count as its best ones unless it explores."""
