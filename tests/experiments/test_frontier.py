@@ -10,23 +10,27 @@ from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
-from helpers import ONE
+from helpers import ONE, some_slow
 from refusals import refused
 
 from remat import Problem, frontier, registry
 from remat.cli.frontier import schedules_by
 from remat.experiments.runs import Limits, NoStore, as_contestant, run_method
+from remat.experiments.staircase import memory_unit
 from remat.graphs.families import unit_chain
 from remat.heuristics.base import Heuristic
 from remat.io.figures import write_figure
-from remat.problem.scope import EVERY_SCHEDULE
+from remat.problem.scope import EVERY_SCHEDULE, Scope
 from remat.runtime.processes import children
 from remat.runtime.processes.workers import WorkerPool
 from remat.runtime.solve_options import SolveOptions, Status
 from remat.schedule import Schedule
+from remat.schedule.rules import OrderRule
 from remat.solving.session import Session
 from remat.solving.stop import AnyOf, TargetCost
 from remat.studies.stored_runs import StudyRuns
+from remat.testing.exhaustive import optimum
+from remat.testing.graphs import random_graph
 
 CHAIN = Problem(unit_chain(6))
 #: Least costs by budget (Griewank and Walther 2000); None: infeasible.
@@ -145,6 +149,18 @@ def test_chosen_budgets_determine_the_whole_curve(opened, solved_cells):
     solved_cells.clear()
     again = frontier(CHAIN, 20, ["auto"], stop=60, store=opened(), options=ONE)
     assert (solved_cells, again.to_csv()) == ([], found.to_csv())
+
+
+@pytest.mark.parametrize("seed", some_slow(range(120), 5))
+def test_whole_curve_is_that_of_exhaustive_search(seed):
+    """At every budget the step below it is the optimum; no schedule exists below the first step."""
+    graph, order = random_graph(seed, most_ops=6, buffers=seed % 2 == 0), ("free", "fixed", "fixed")[seed % 3]
+    found, unit = frontier(Problem(graph, order=order), 60, ["auto"], stop=60, options=ONE), memory_unit(graph)
+    assert not found.mean_gap("auto")
+    for budget in range(max(0, found.least_peak - unit), graph.reference_peak + 1, unit):
+        best = optimum(Problem(graph, budget, order), Scope(OrderRule(order), staged=False))
+        costs = [step.value for step in found.steps("auto") if step.peak <= budget]
+        assert min(costs, default=None) == (None if best is None else best.cost)
 
 
 def test_chosen_budgets_take_schedules_of_smaller_ones(exact):
