@@ -26,7 +26,7 @@ from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.compiled import COMPILING, begin
 from remat.runtime.deadline import Deadline
 from remat.runtime.resources import available_cpus
-from remat.schedule import OrderRule
+from remat.schedule import OrderRule, Schedule
 from remat.solving.bounding import raise_bounds
 from remat.solving.chain_starts import FEW, OPTIONS, chain_start
 from remat.solving.result import Step
@@ -283,7 +283,6 @@ class Policy:
         if wait <= 0 and not heuristic.prepared(self.clock.earlier(0.0)):
             self._postpone(name, later)
             return False
-        best = session.best.schedule if session.best is not None else self.warm_start
         with session.step(name):
             began = self.clock.elapsed
             if not heuristic.prepared(self.clock.earlier(wait), lambda: session.enter(f"{name}: {COMPILING}")):
@@ -296,7 +295,7 @@ class Policy:
             began = self.clock.elapsed
             ran = False
             with self._failure_noted(name):
-                session.improve(heuristic, deadline, best, self.seeds, self.clock)
+                session.improve(heuristic, deadline, self.start, self.seeds, self.clock)
                 self.seeds += 1  # the next turn has another seed
                 self._spend(name, began)
                 ran = True
@@ -318,7 +317,7 @@ class Policy:
         """
         session, heuristic = self.session, self.kept.get(name)
         had_a_turn = name in self.spent or name in self.waiting
-        if heuristic is None or session.best is None or not had_a_turn or self.threads < 2 or self.over:
+        if heuristic is None or not had_a_turn or self.threads < 2 or self.over:
             yield
             return
         heuristic.programmes_of(self.problem.plain)  # made once, before two threads use them
@@ -326,12 +325,11 @@ class Policy:
         deadline = self.clock.until(ended.is_set)
 
         def search(turn: int) -> None:
-            best = session.best if heuristic.prepared(deadline) else None
-            if best is None:
+            if not heuristic.prepared(deadline) or deadline.expired:
                 return
             began = self.clock.elapsed
             with self._failure_noted(name):
-                session.improve(heuristic, deadline, best.schedule, turn, self.clock, background=True)
+                session.improve(heuristic, deadline, self.start, turn, self.clock, background=True)
             seconds = self.clock.elapsed - began
             session.steps.append(Step(f"{name} meanwhile", seconds, session.value, session.bound))
             self._spend(name, began)
@@ -344,6 +342,11 @@ class Policy:
             finally:
                 ended.set()
             running.result()
+
+    @property
+    def start(self) -> Schedule | None:
+        """Schedule from which heuristics start: the best one, else that of the call."""
+        return self.warm_start if self.session.best is None else self.session.best.schedule
 
     @property
     def threads(self) -> int:

@@ -401,7 +401,6 @@ def test_heuristic_continues_in_the_background_of_a_step(monkeypatch: pytest.Mon
     solve(CHAIN, stop=20, options=ONE, method_options=stages)
     assert runs[2:] == [(False, 1, True)]
     monkeypatch.setattr(Drops, "prepared", lambda *_: threading.current_thread() is not threading.main_thread())
-    stages = AutoOptions((Stage("eviction"), *drops_then_bounds))
     solve(CHAIN, stop=20, options=SolveOptions(threads=2), method_options=stages)
     assert runs[3:] == [(True, 1, False)]
 
