@@ -313,7 +313,7 @@ class Policy:
     def continued(self, name: str) -> Iterator[None]:
         """Let a heuristic that has had a turn continue in another thread, if the call has two, until the block ends.
 
-        If its code is still being compiled, the thread waits for it.
+        If its code is still being compiled, the thread waits for it. The heuristic then no longer waits for a turn.
         """
         session, heuristic = self.session, self.kept.get(name)
         had_a_turn = name in self.spent or name in self.waiting
@@ -324,15 +324,16 @@ class Policy:
         ended = threading.Event()
         deadline = self.clock.until(ended.is_set)
 
-        def search(turn: int) -> None:
+        def search(turn: int) -> bool:
             if not heuristic.prepared(deadline) or deadline.expired:
-                return
+                return False
             began = self.clock.elapsed
             with self._failure_noted(name):
                 session.improve(heuristic, deadline, self.start, turn, self.clock, background=True)
             seconds = self.clock.elapsed - began
             session.steps.append(Step(f"{name} meanwhile", seconds, session.value, session.bound))
             self._spend(name, began)
+            return True
 
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(search, self.seeds)
@@ -341,7 +342,8 @@ class Policy:
                 yield
             finally:
                 ended.set()
-            running.result()
+            if running.result():
+                self.waiting.pop(name, None)
 
     @property
     def start(self) -> Schedule | None:

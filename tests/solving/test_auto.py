@@ -401,8 +401,9 @@ def test_heuristic_continues_in_the_background_of_a_step(monkeypatch: pytest.Mon
     solve(CHAIN, stop=20, options=ONE, method_options=stages)
     assert runs[2:] == [(False, 1, True)]
     monkeypatch.setattr(Drops, "prepared", lambda *_: threading.current_thread() is not threading.main_thread())
-    solve(CHAIN, stop=20, options=SolveOptions(threads=2), method_options=stages)
+    result = solve(CHAIN, stop=20, options=SolveOptions(threads=2), method_options=stages)
     assert runs[3:] == [(True, 1, False)]
+    assert "not compiled" not in result.message
 
 
 def test_methods_that_cannot_run_are_left_out() -> None:
