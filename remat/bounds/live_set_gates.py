@@ -13,8 +13,8 @@ from remat.bounds.live_set_game import Live, LiveSetGame, Question
 from remat.problem import Problem
 from remat.runtime.bits import bits, numbers
 
-#: Gates leave room for less than this number of tensors, with which proofs are tried in turn.
-ROOMS = 1, 2, 3
+#: Memory of a gate, relative to the most that an op needs: the small tensors of the same op differ by layer.
+GATE = 0.98
 #: Effort of the question whether a tensor can be made from nothing.
 EFFORT_ALONE = 60
 #: Most sets of tensors at a gate that a proof tries.
@@ -26,11 +26,11 @@ MOST_MOMENTS = 300
 class Gates:
     """Proofs that sets cannot be live, in a game without tensors of at most `small` bytes.
 
-    Let a set be live after a schedule within ``M`` bytes that has no superfluous runs, and let ``u`` be the size of the
-    smallest tensor. An op is a *gate* if it leaves ``M - needs < k u`` bytes. Either no gate ran. Or consider the last
-    run of any gate, of ``d``. Then the tensors ``T`` that ``d`` reads or writes were live, and a set ``X`` of fewer
-    than ``k`` others, of at most ``M - needs(d)`` bytes. No gate ran later, and later runs lead from an output of ``d``
-    to the set. The proof tries every ``d`` and ``X``. :class:`Level` has the conditions that all must violate.
+    Let a set be live after a schedule within ``M`` bytes that has no superfluous runs. An op is a *gate* if it needs at
+    least :data:`GATE` of the most that an op needs. Either no gate ran. Or consider the last run of any gate, of ``d``.
+    Then the tensors ``T`` that ``d`` reads or writes were live, and a set ``X`` of others, of at most ``M - needs(d)``
+    bytes. No gate ran later, and later runs lead from an output of ``d`` to the set. The proof tries every ``d`` and
+    ``X``. :class:`Level` has the conditions that all must violate.
 
     Parameters
     ----------
@@ -42,8 +42,7 @@ class Gates:
 
     def __init__(self, problem: Problem, small: int) -> None:
         self.game = LiveSetGame(problem, small=small)
-        written = [size for size, writer in zip(self.game.size, self.game.writer, strict=True) if writer >= 0]
-        self.unit = min((size for size in written if size > small), default=0)
+        self._small = small
         self._needed = [0] * len(self.game.size)
         for op in self.game.order:
             ops = 1 << op
@@ -53,18 +52,14 @@ class Gates:
                 self._needed[written] |= ops
         self._fits: dict[int, int] = {}
         self._exceeds: dict[int, int] = {}
-        self._levels: dict[tuple[int, int], Level] = {}
+        self._levels: dict[int, Level] = {}
 
     def refute(self, live: Live, memory: int) -> bool:
         """Return True only if a set cannot be live within the memory; tensors that were left out are ignored."""
-        live = frozenset(tensor for tensor in live if self.game.size[tensor] >= self.unit and self.unit)
-        return bool(live) and any(self._level(memory, room).refute(live) for room in ROOMS)
-
-    def _level(self, memory: int, room: int) -> Level:
-        if (memory, room) not in self._levels:
-            self._levels = {key: level for key, level in self._levels.items() if key[0] == memory}
-            self._levels[memory, room] = Level(self, memory, room, -1)
-        return self._levels[memory, room]
+        live = frozenset(tensor for tensor in live if self.game.size[tensor] > self._small)
+        if memory not in self._levels:
+            self._levels = {memory: Level(self, memory, -1)}
+        return bool(live) and self._levels[memory].refute(live)
 
     def needed_by(self, live: Live) -> int:
         """Return the ops that a set needs, as bits."""
@@ -83,13 +78,23 @@ class Gates:
         self._fits[tensor] = memory  # for questions within this one
         decided = game.decide(goal, Question(memory, EFFORT_ALONE))
         if decided is None and not game.clock.expired:
-            # Not by the common levels, which are for all tensors and may be under construction.
-            levels = (Level(self, memory, room, self._needed[tensor]) for room in ROOMS)
-            decided = False if any(level.refute(goal) for level in levels) else None
+            # Not by the common level, which is for all tensors and may be under construction.
+            decided = False if Level(self, memory, self._needed[tensor]).refute(goal) else None
         if decided is False:
             del self._fits[tensor]
             self._exceeds[tensor] = memory
         return decided is not False
+
+
+class Line(NamedTuple):
+    """Bytes of the smallest of some tensors, of which one is live, and the tensors as bits."""
+
+    least: int
+    tensors: int
+
+    def then(self, tensor: int, size: int) -> Line:
+        """Return the line with one more tensor."""
+        return Line(min(self.least, size), self.tensors | 1 << tensor)
 
 
 class Condition(NamedTuple):
@@ -115,13 +120,14 @@ class Moment:
 
 
 class Level:
-    """Conditions for sets within `memory` bytes, where gates leave less than `room` times the smallest size.
+    """Conditions for sets within `memory` bytes, for one choice of gates.
 
     * A tensor is *free* next to ``h`` bytes if it can be made from nothing within ``M - h`` without gates. The *closed*
       tensors are those that ops other than gates make of free ones.
-    * Let a set need ``z``, which is not closed. From the last gate on, a tensor of its *line* is live: ``z``, or
-      a tensor from which ops other than gates lead to ``z`` by tensors that are not closed. Otherwise ``z`` would be
-      closed. Tensors of disjoint lines are different, so their least sizes add up.
+    * Let a set need ``z``, which is not closed. If its writer is no gate, it has an input that is not closed; one such
+      input and its line are the *line* of ``z``, with ``z``. From the last gate on, a tensor of the line is live: if
+      ``z`` is made later, the input is live then, and so on, back to an output of a gate, which is made no more.
+      Tensors of disjoint lines are different, so their least sizes add up.
     * So ``z`` is made by such ops of ``T``, ``X`` and closed tensors.
     * Let ``z`` be closed, and let lines of other tensors of the set hold at least ``h`` bytes. If
       ``z`` is not free next to ``h``, it is made of a tensor of ``T`` or ``X``, and of free ones, by ops that need at
@@ -136,23 +142,22 @@ class Level:
         The game, and what is known of its tensors alone.
     memory : int
         Bytes.
-    room : int
-        In smallest sizes.
     needed : int
         Ops that matter, as bits: those that the sets in question need.
     """
 
-    def __init__(self, gates: Gates, memory: int, room: int, needed: int) -> None:
-        self._all, self._game, self._memory = gates, gates.game, memory
+    def __init__(self, gates: Gates, memory: int, needed: int) -> None:
+        self._all, self.game, self._memory = gates, gates.game, memory
         needs = gates.game.needs
         ops = [op for op in gates.game.order if needed >> op & 1]
-        self._gates = {op for op in ops if needs[op] > memory - room * gates.unit}
+        least = GATE * max((needs[op] for op in ops if needs[op] <= memory), default=0)
+        self._gates = {op: None for op in ops if needs[op] >= least}
         self._ops = [op for op in ops if op not in self._gates]
         self._shared = bits(gates.game.shared)
         self._free: dict[int, int] = {}
         self._moments: dict[tuple[Live, Live, int | None], Moment] = {}
         self._refuted: dict[Live, bool] = {}
-        self._line, self._sources = cache(self._find_line), cache(self._find_sources)
+        self.ancestors, self._within = cache(self._find_ancestors), cache(self._find_within)
         self._derived = cache(self._find_derived)
 
     @cached_property
@@ -168,51 +173,56 @@ class Level:
 
     def _refutes(self, live: Live) -> bool:
         needed = self._all.needed_by(live)
-        gates = [op for op in self._gates if needed >> op & 1]
+        # Those near the set first: where the proof fails, it mostly fails there.
+        gates = [op for op in reversed(self._gates) if needed >> op & 1]
         if not gates:
             return False
         end = self._moment(live, frozenset(), None)
-        if self._violated(0, [end]) is None:
+        if self._violated(0, self._memory, [end]) is None:
             return False
         return all(
-            self._all_violate(gate, [end, *self._chain(gate, end, last)])
+            self._all_violate(gate, [*reversed(self._chain(gate, end, last)), end])
             for gate in gates
-            if self._game.needs[gate] <= self._memory
+            if self.game.needs[gate] <= self._memory
             for last in live
             if self._derived(gate) >> last & 1
         )
 
     # -- what ops other than gates make ------------------------------------------------------------------------------
 
-    def _inputs(self, tensor: int, held: int = 0) -> Live | None:
+    def inputs(self, tensor: int, held: int = 0) -> Live | None:
         """Return the inputs of the writer of a tensor; None if it is a gate or does not fit next to `held` bytes."""
-        writer = self._game.writer[tensor]
-        fits = writer not in self._gates and self._game.needs[writer] <= self._memory - held
-        return self._game.reads[writer] if fits else None
+        writer = self.game.writer[tensor]
+        fits = writer not in self._gates and self.game.needs[writer] <= self._memory - held
+        return self.game.reads[writer] if fits else None
 
     def _free_next_to(self, held: int) -> int:
         """Return the tensors that are free next to `held` bytes."""
         if held not in self._free:
-            game, most, found = self._game, self._memory - held, 0
+            game, most, found = self.game, self._memory - held, 0
             for op in self._ops:
                 if game.needs[op] <= most and all(found >> read & 1 for read in game.reads[op]):
                     found |= bits(written for written in game.writes[op] if self._all.fits_alone(written, most))
             self._free[held] = found
         return self._free[held]
 
+    def known(self, held: int | None) -> int:
+        """Return the tensors that conditions take for granted: closed ones, or those free next to `held` bytes."""
+        return self._closed if held is None else self._free_next_to(held)
+
     def _closure(self, found: int) -> int:
         """Return tensors with all that ops other than gates make of them."""
         for op in self._ops:
-            if all(found >> read & 1 for read in self._game.reads[op]):
-                found |= bits(self._game.writes[op])
+            if all(found >> read & 1 for read in self.game.reads[op]):
+                found |= bits(self.game.writes[op])
         return found
 
     def _find_derived(self, gate: int) -> int:
         """Return the tensors to which ops other than gates lead from the outputs of a gate, with these outputs."""
-        found = bits(self._game.writes[gate])
+        found = bits(self.game.writes[gate])
         for op in self._ops:
-            if any(found >> read & 1 for read in self._game.reads[op]):
-                found |= bits(self._game.writes[op])
+            if any(found >> read & 1 for read in self.game.reads[op]):
+                found |= bits(self.game.writes[op])
         return found
 
     # -- lines -------------------------------------------------------------------------------------------------------
@@ -220,22 +230,23 @@ class Level:
     def _is_open(self, tensor: int) -> bool:
         return not self._closed >> tensor & 1
 
-    def _find_line(self, tensor: int) -> int:
-        """Return the line of a tensor that is not closed."""
-        found, stack = 0, [tensor]
-        while stack:
-            each = stack.pop()
-            if not found >> each & 1:
-                found |= 1 << each
-                stack += filter(self._is_open, self._inputs(each) or ())
-        return found
+    @cached_property
+    def _lines(self) -> dict[int, Line]:
+        """The line of each tensor that is not closed: of its inputs, it follows the one whose line holds the most."""
+        lines: dict[int, Line] = {}
+        for op in self.game.order:
+            for tensor in filter(self._is_open, self.game.writes[op]):
+                size = self.game.size[tensor]
+                before = [lines[read] for read in self.inputs(tensor) or () if read in lines]
+                before.sort(key=lambda line: line.least)
+                lines[tensor] = before[-1].then(tensor, size) if before else Line(size, 1 << tensor)
+        return lines
 
     def _held(self, tensors: Iterable[int], touched: Live = frozenset()) -> int:
         """Return the least bytes of lines of tensors that have no buffer in common, nor one with touched tensors."""
-        size, taken, total = self._game.size, bits(touched), 0
-        lines = [self._line(tensor) for tensor in tensors]
-        for least, line in sorted(((min(size[each] for each in numbers(line)), line) for line in lines), reverse=True):
-            whole = line | bits(part for each in numbers(line & self._shared) for part in self._game.whole(each))
+        taken, total = bits(touched), 0
+        for least, line in sorted((self._lines[tensor] for tensor in tensors), reverse=True):
+            whole = line | bits(part for each in numbers(line & self._shared) for part in self.game.whole(each))
             if not whole & taken:
                 total += least
                 taken |= whole
@@ -249,13 +260,13 @@ class Level:
         if key in self._moments:
             return self._moments[key]
         moment = self._moments[key] = Moment(live, lines)
-        game = self._game
+        game = self.game
         least, touched = (game.bytes(live), live) if op is None else (game.needs[op], game.touched[op])
         moment.impossible = least + self._held(lines, touched) > self._memory
         opened = frozenset(filter(self._is_open, live))
         moment.conditions = [Condition(tensor, None) for tensor in opened]
         # Steps to a closed tensor may write to the buffer of a line, so that its bytes are not held next to them.
-        held = self._held(tensor for tensor in opened | lines if not self._line(tensor) & self._shared)
+        held = self._held(tensor for tensor in opened | lines if not self._lines[tensor].tensors & self._shared)
         for tensor in live - opened:
             if not self._free_next_to(held) >> tensor & 1:
                 moment.conditions.append(Condition(tensor, held))
@@ -264,17 +275,17 @@ class Level:
 
     def _earlier(self, moment: Moment, tensor: int) -> Moment | None:
         """Return the moment at which a tensor was computed for another; None if it is not known."""
-        writer = self._game.writer[tensor]
+        writer = self.game.writer[tensor]
         if writer in self._gates:
             return None
         if tensor not in moment.before:
             others = frozenset(filter(self._is_open, moment.lines | moment.bound - {tensor}))
-            moment.before[tensor] = self._moment(self._game.reads[writer], others, writer)
+            moment.before[tensor] = self._moment(self.game.reads[writer], others, writer)
         return moment.before[tensor]
 
     def _chain(self, gate: int, end: Moment, tensor: int) -> list[Moment]:
         """Return moments of steps after a gate on all paths from it to a tensor of the last set."""
-        outputs, derived = self._game.writes[gate], self._derived(gate)
+        outputs, derived = self.game.writes[gate], self._derived(gate)
         common, found, moment = self._common(gate, derived), [], end
         while tensor not in outputs:
             earlier = self._earlier(moment, tensor)
@@ -289,7 +300,7 @@ class Level:
             others = [each for each in numbers(common[tensor]) if each != tensor]
             if not others:
                 break
-            tensor = max(others, key=lambda each: self._game.position[self._game.writer[each]])
+            tensor = max(others, key=lambda each: self.game.position[self.game.writer[each]])
             lines = earlier.lines | {each for each in earlier.bound if self._is_open(each) and not derived >> each & 1}
             moment = Moment(frozenset(), lines)
         return found
@@ -297,7 +308,7 @@ class Level:
     def _common(self, gate: int, derived: int) -> dict[int, int]:
         """Return for each tensor derived from a gate those on all paths to it, with itself."""
         found: dict[int, int] = {}
-        game = self._game
+        game = self.game
         for op in self._ops:
             above = [read for read in game.reads[op] if derived >> read & 1]
             if above:
@@ -309,65 +320,89 @@ class Level:
 
     def _all_violate(self, gate: int, moments: list[Moment]) -> bool:
         """Return True if a condition is violated, no matter which tensors were live at the last run of a gate."""
-        size, first = self._game.size, bits(self._game.touched[gate])
-        stack, seen = [(first, self._memory - self._game.needs[gate])], {first}
+        size, first = self.game.size, bits(self.game.touched[gate])
+        stack, seen = [(first, self._memory - self.game.needs[gate])], {first}
         while stack:
             live, room = stack.pop()
-            missing = self._violated(live, moments)
-            if missing is None or len(seen) > MOST_TRIES or self._game.clock.expired:
+            missing = self._violated(live, room, moments)
+            if missing is None or len(seen) > MOST_TRIES or self.game.clock.expired:
                 return False
-            for tensor in missing:
+            for tensor in numbers(missing):
                 more = live | 1 << tensor
-                needs = 0 if bits(self._game.whole(tensor)) & live else size[tensor]
+                needs = 0 if bits(self.game.whole(tensor)) & live else size[tensor]
                 if needs <= room and more not in seen:
                     seen.add(more)
                     stack.append((more, room - needs))
         return True
 
-    def _violated(self, live: int, moments: list[Moment]) -> list[int] | None:
-        """Return the fewest tensors of which one is missing for a condition; None if all conditions hold."""
-        made: dict[Condition, bool] = {}
-        best: list[int] | None = None
-        queue: deque[tuple[Moment, tuple[int, ...]]] = deque((moment, ()) for moment in moments)
+    def _find_within(self, room: int) -> int:
+        """Return the tensors of at most `room` bytes, and contributions to buffers, as bits."""
+        size = self.game.size
+        return self._shared | bits(tensor for tensor in range(len(size)) if size[tensor] <= room)
+
+    def _violated(self, live: int, room: int, moments: list[Moment]) -> int | None:
+        """Return the fewest tensors of which one is missing for a condition, as bits; None if all conditions hold.
+
+        Those of more than `room` bytes are left out.
+        """
+        small = self._within(room)
+        origin = Origin(self, live)
+        best, fewest = None, len(self.game.size) + 1
+        queue: deque[tuple[Moment, int]] = deque((moment, 0) for moment in moments)
         seen = set(map(id, moments))
         while queue and len(seen) <= MOST_MOMENTS:
             moment, path = queue.popleft()
-            for missing in self._missing(moment, live, made):
-                # Were a tensor of the path live, this moment would not have been necessary.
-                found = [*path, *(tensor for tensor in missing if tensor not in path)]
-                if best is None or len(found) < len(best):
-                    best = found
-            if best == []:
-                break
+            if path.bit_count() >= fewest:
+                break  # further paths are no shorter
+            if moment.impossible:
+                best, fewest = path, path.bit_count()
+            for condition in moment.conditions:
+                if not origin.meets(condition):
+                    # Were a tensor of the path live, this moment would not have been necessary.
+                    found = path | origin.sources(condition) & small
+                    if found.bit_count() < fewest:
+                        best, fewest = found, found.bit_count()
             for tensor in moment.bound:
                 earlier = None if live >> tensor & 1 else self._earlier(moment, tensor)
                 if earlier is not None and id(earlier) not in seen:
                     seen.add(id(earlier))
-                    queue.append((earlier, (*path, tensor)))
+                    queue.append((earlier, path | (small & 1 << tensor)))
         return best
 
-    def _missing(self, moment: Moment, live: int, made: dict[Condition, bool]) -> Iterable[list[int]]:
-        """Yield for each violated condition of a moment the tensors of which one is missing."""
-        if moment.impossible:
-            yield []
-        for condition in moment.conditions:
-            if not self._made(condition, live, made):
-                yield self._sources(condition)
+    def _find_ancestors(self, tensor: int, held: int | None) -> int:
+        """Return a tensor and those from which ops that fit next to `held` bytes lead to it, as bits."""
+        found, stack = 0, [tensor]
+        while stack:
+            each = stack.pop()
+            if not found >> each & 1:
+                found |= 1 << each
+                stack += self.inputs(each, held or 0) or ()
+        return found
 
-    def _made(self, condition: Condition, live: int, made: dict[Condition, bool]) -> bool:
-        """Return True if a tensor can be made of those that were live at the gate."""
-        held = condition.held
-        known, stack = self._closed if held is None else self._free_next_to(held), [condition]
+
+@dataclass
+class Origin:
+    """Tensors that were live at the last gate, as bits, and those that can be made of them without gates."""
+
+    level: Level
+    live: int
+    _made: dict[Condition, bool] = field(default_factory=dict)
+    _sources: dict[Condition, int] = field(default_factory=dict)
+
+    def meets(self, condition: Condition) -> bool:
+        """Return True if the tensor of a condition can be made."""
+        level, held, made = self.level, condition.held, self._made
+        known, stack = self.live | level.known(held), [condition]
         while stack:
             each = stack[-1]
             if each in made:
                 stack.pop()
-            elif (live | known) >> each.tensor & 1:
+            elif known >> each.tensor & 1:
                 made[each] = True
-            elif held is not None and not self._game.before[each.tensor] & live:
+            elif held is not None and not level.game.before[each.tensor] & self.live:
                 made[each] = False
             else:
-                reads = self._inputs(each.tensor, held or 0)
+                reads = level.inputs(each.tensor, held or 0)
                 inputs = [Condition(read, held) for read in reads or ()]
                 left = [read for read in inputs if read not in made]
                 stack += left
@@ -375,15 +410,20 @@ class Level:
                     made[each] = reads is not None and all(made[read] for read in inputs)
         return made[condition]
 
-    def _find_sources(self, condition: Condition) -> list[int]:
-        """Return the tensors of which one must be live at the gate if a condition is violated without."""
-        if condition.held is None:
-            return list(numbers(self._line(condition.tensor)))
-        found: set[int] = set()
-        stack = [condition.tensor]
-        while stack:
-            each = stack.pop()
-            if each not in found:
-                found.add(each)
-                stack += self._inputs(each, condition.held) or ()
-        return sorted(found)
+    def sources(self, condition: Condition) -> int:
+        """Return tensors of which one must be live, in addition, for a condition that is not met, as bits."""
+        steps, each = [], condition
+        while each not in self._sources:
+            steps.append(each)
+            inputs = self.level.inputs(each.tensor, each.held or 0)
+            missing = [read for read in inputs or () if not self.meets(Condition(read, each.held))]
+            if not missing:
+                # Written by a gate, or made of free tensors without being free.
+                self._sources[each] = self.level.ancestors(*each)
+            else:
+                each = Condition(min(missing), each.held)
+        found = self._sources[each]
+        for step in reversed(steps):
+            found |= 1 << step.tensor
+            self._sources[step] = found
+        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from itertools import islice
 
 from remat.backends.choice import as_backend
 from remat.bounds.live_set_bound import LiveSetSearch
@@ -47,8 +48,8 @@ ORDERING_OPS, SLOW_ORDERING_OPS = 20_000, 200
 #: Maximum seconds of the first runs of eviction and greedy.
 FIRST_SECONDS = 2.0
 #: Ops up to which training graphs search live sets early: the first pass takes 4 s of processor time on 2,600 ops, and
-#: its schedules have too many computes.
-FIRST_LIVE_OPS = 2_000
+#: its schedules often have too many computes.
+FIRST_LIVE_OPS = 3_000
 #: States times ops up to which the interpreted search is faster than loading the compiled one, some tenths of a second.
 FIRST_WORK = 200_000
 #: Ops up to which rules run before compiled code, which runs them again.
@@ -167,18 +168,25 @@ class MinPeakSearch(Policy):
         with self.session.timed("live-sets"):
             search = self.live_sets = self.live_sets or LiveSetSearch(self.problem)
             first, later = deadline.share(FIRST_SHARE), deadline.share(DECIDING_SHARE)
+            much_lower = MUCH_LOWER * self.peak
             while search.advance(first if search.high is None else later):
-                self._use(search, MUCH_LOWER, deadline)
-            self._use(search, 1.0, deadline)
+                self._raise_bound(search)
+                if search.high is not None and search.high < much_lower:
+                    self._add_schedules(search, deadline, most=1)
+                    much_lower = MUCH_LOWER * search.high
+            self._raise_bound(search)
+            if search.high is not None and search.high < self.peak:
+                self._add_schedules(search, deadline)
         return search.high is not None
 
-    def _use(self, search: LiveSetSearch, share: float, deadline: Deadline) -> None:
-        """Raise the bound to that of the search; add its schedules if their peak is below a share of the least."""
+    def _raise_bound(self, search: LiveSetSearch) -> None:
         found = search.bound()
         self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
-        if search.high is not None and search.high < share * self.peak:
-            for schedule in search.schedules(self.peak, deadline):
-                self.session.add(schedule, "live set search")
+
+    def _add_schedules(self, search: LiveSetSearch, deadline: Deadline, most: int | None = None) -> None:
+        """Add the schedules of the search, the first ones only if `most` is not None."""
+        for schedule in islice(search.schedules(self.peak, deadline), most):
+            self.session.add(schedule, "live set search")
 
     def only_orders(self) -> bool:
         """Return True if only the order may change, and the graph is small enough to search orders."""

@@ -62,11 +62,14 @@ def test_gates_refute_only_sets_that_cannot_be_live(seeds: range) -> None:
     ("name", "small", "memory"),
     [
         ("vit", 600_000, 135_500_000),
-        pytest.param("transformer", 8_000_000, 393_200_000, marks=pytest.mark.slow),
+        ("transformer", 8_000_000, 393_200_000),
+        pytest.param("transformer-36", 2_000_000, 392_900_000, marks=pytest.mark.slow),
+        pytest.param("sd3", 400_000, 82_700_000, marks=pytest.mark.slow),
+        pytest.param("sd3", 4_500_000, 88_000_000, marks=pytest.mark.slow),
     ],
 )
 def test_gates_close_the_least_peak_of_a_transformer(name: str, small: int, memory: int) -> None:
-    """Vit needs 14 and the encoder–decoder 15 activations; without gates the bounds are 13, even after minutes."""
+    """Vit and sd3 need 14 and encoder–decoders 15 activations; without gates the bounds are 12 or 13 after minutes."""
     gates = Gates(Problem(load_graph(name)), small)
     game = gates.game
     gradients = [reads for op, reads in enumerate(game.reads) if "sum_" in game.problem.graph.op_names[op]]
