@@ -29,7 +29,7 @@ FINE = 1e-3
 #: time. In the zoo, one tensor of an image takes at least 7 % next to a text of at most 5 %, which has parts of 1 %.
 SMALL = 0.06, 0.005
 #: Shares of the time left for gates, and of that for one question about all sets.
-GATES_SHARE, QUESTION_SHARE = 0.4, 0.6
+GATES_SHARE, QUESTION_SHARE = 0.3, 0.8
 #: Memory of schedules, relative to the least that suffices, as long as they keep the limit of computes. With the least,
 #: small tensors are computed again and again, which takes seconds.
 ROOMS = 1.3, 1.1, 1.03, 1.002
