@@ -167,6 +167,7 @@ def _draw_frontier(
     margin = 0.04 * width or 0.05 * edges[0] or 1.0
     left = (floor if edges[0] - SIGHT * width <= floor < edges[0] else edges[0]) - margin
     axes.set_xlim(left, edges[-1] + margin)
+    axes.margins(y=0.1)  # the highest mark is drawn whole
     base = problem.objective.base(problem.graph)
     without = [line.method.label for line in lines if line.missing]
     strip = 0.03 + 0.035 * len(without)
