@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -136,9 +137,10 @@ def plain_collectives() -> Iterator[None]:
 
 def fsdp_modules(module: nn.Module) -> dict[str, Any]:
     """Return the state of FSDP2 of each submodule that ``fully_shard`` wraps, by path."""
-    if not torch.distributed.is_available():
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # PyTorch does not import it; without it nothing is wrapped
+    if fsdp is None:
         return {}
-    kind = torch.distributed.fsdp.FSDPModule
+    kind = fsdp.FSDPModule
     return {path: private.fsdp_state(part) for path, part in module.named_modules() if isinstance(part, kind)}
 
 
