@@ -234,11 +234,14 @@ class LiveSetSearch:
             gates, most = Gates(self.problem, int(small * self.low)), high
             while most - self.low > fine and not clock.expired:
                 memory = most - fine if most == high else (self.low + most) // 2
-                if not self._is_refuted(gates, memory, clock.share(QUESTION_SHARE)):
+                if not self._gates_refute(gates, memory, clock.share(QUESTION_SHARE)):
                     most = memory
 
-    def _is_refuted(self, gates: Gates, memory: int, clock: Deadline) -> bool:
-        """Return True, and raise the bound, if gates refute a set within the memory: first the last one refuted."""
+    def _gates_refute(self, gates: Gates, memory: int, clock: Deadline) -> bool:
+        """Raise the bound if gates refute a set within the memory; return whether they do.
+
+        It begins with the set that they refuted last.
+        """
         assert self.game is not None
         gates.game.clock = clock
         goals = enumerate(self._goals(self.game))

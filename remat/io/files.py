@@ -90,9 +90,8 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
             else:
                 with Path(path).open("rb") as file:
                     data = file.read(min(size_of_file(path), max_bytes) + 1)
-                    data += _read_stream(
-                        file, max_bytes + 1 - len(data)
-                    )  # of a file that grows, or that states no size
+                    # The rest, of a file that grows or states no size.
+                    data += _read_stream(file, max_bytes + 1 - len(data))
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be read: {_reason(error)}") from None
     if len(data) > max_bytes:

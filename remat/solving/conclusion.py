@@ -25,7 +25,7 @@ def concluded(session: Session, sufficient: SufficientBudget | None = None) -> R
     assert lowest is not None  # the reference order is always known
     _note_stop(session)
     certificate = None if best is None else _certified(session, best)
-    status = _status(session, certificate)
+    status = _settle(session, certificate)
     if best is None:
         over, sufficient = lowest, sufficient or SufficientBudget(lowest, session.problem.reference_peak)
         least = sufficient.found.certificate.peak
@@ -84,8 +84,8 @@ def _certified(session: Session, best: Certified) -> Certificate:
     return certificate
 
 
-def _status(session: Session, certificate: Certificate | None) -> Status:
-    """Return the status of a session with this certificate, after matching its bound, its stop and its scope."""
+def _settle(session: Session, certificate: Certificate | None) -> Status:
+    """Adjust bound, scope and reason to stop to the certificate of the best schedule, and return the status."""
     if certificate is None:
         return Status.INFEASIBLE if session.infeasible else Status.UNKNOWN
     value = session.problem.objective.value(certificate)

@@ -159,9 +159,10 @@ class MinPeakSearch(Policy):
         return True
 
     def live_set_search(self, deadline: Deadline) -> bool:
-        """Continue the search of the live set bound, and add its schedules: at once those of a much lower peak.
+        """Continue the search of the live set bound, and add its schedules.
 
-        Return False if its first pass is not over, so that the next stage has its whole share.
+        One of a much lower peak is added at once, the others at the end. Return False if its first pass is not over, so
+        that the next stage has its whole share.
         """
         if self.once or self.over:
             return False
@@ -184,7 +185,7 @@ class MinPeakSearch(Policy):
         self.session.raise_peak_bound(found.value or 0, found.kind, found.cause)
 
     def _add_schedules(self, search: LiveSetSearch, deadline: Deadline, most: int | None = None) -> None:
-        """Add the schedules of the search, the first ones only if `most` is not None."""
+        """Add the schedules of the search, the first `most` of them if that is given."""
         for schedule in islice(search.schedules(self.peak, deadline), most):
             self.session.add(schedule, "live set search")
 

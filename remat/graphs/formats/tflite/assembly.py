@@ -50,7 +50,7 @@ class Bodies:
 
     tables: Callable[[int], ModelTables]
     needs: dict[int, Need] = field(default_factory=dict)
-    """What each subgraph that has been read needs, in the order of the file."""
+    """Needs of the subgraphs read so far, by position."""
     running: list[int] = field(default_factory=list)
     """Subgraphs that are being read, each run by the one before it."""
 
@@ -102,7 +102,7 @@ class Assembly:
     called: set[int] = field(default_factory=set)
     """Subgraphs that ops run."""
     state: tuple[str, ...] = ()
-    """Output, without bytes, by which the next op with resources follows the last one."""
+    """Output, without bytes, of the last op with resources: the next one reads it, so that they keep their order."""
     modules: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, Description] = field(default_factory=dict)
 
