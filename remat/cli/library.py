@@ -222,8 +222,7 @@ def run(
             "-m",
             metavar="METHOD",
             autocompletion=complete_method,
-            help="Method of `remat solve` (of `remat allocate` for arenas), or bounds, exhaustive,"
-            " live-search, least-peak.",
+            help="Method of `remat solve` (of `remat allocate` for arenas), or bounds, exhaustive, least-peak.",
         ),
     ] = "auto",
     time_limit: Annotated[float, time_option("Time for each problem")] = 10.0,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.ordering.state_search_kernel import FACTOR, ONE, SEQUENCE, SHIFT, TOP
+from remat.ordering.words_kernel import FACTOR, ONE, SEQUENCE, SHIFT, TOP
 from remat.runtime.arrays import Int
 from remat.runtime.compiled import inner, kernel
 

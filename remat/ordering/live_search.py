@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from remat.ordering.best_first import Explored
 from remat.ordering.live_sets import MOST, LiveSets
-from remat.ordering.state_search import ENDLESS
 from remat.problem import Problem
 from remat.runtime.arrays import Int
 from remat.runtime.bits import bits, digits, numbers, words
@@ -18,6 +17,8 @@ from remat.runtime.compiled import KernelSet
 from remat.runtime.deadline import Deadline
 from remat.schedule import OrderRule, Schedule
 
+#: Above the cost of any schedule.
+ENDLESS = 1 << 50
 #: Dead ends that a word holds.
 MOST_ENDS = 64
 #: States expanded between two checks of the deadline.
@@ -134,7 +135,7 @@ class LiveSearch:
         Returns
         -------
         Explored
-            `bound` is :data:`remat.ordering.state_search.ENDLESS` if no schedule keeps the budget. If time or memory
+            `bound` is :data:`remat.ordering.live_search.ENDLESS` if no schedule keeps the budget. If time or memory
             runs out, `schedule` may be one that costs more than `bound`.
         """
         clock, top = deadline or Deadline(), ENDLESS if limit is None else limit
@@ -154,7 +155,7 @@ class LiveSearch:
         Returns
         -------
         Explored
-            `bound` is :data:`remat.ordering.state_search.ENDLESS` if none exists, otherwise 0.
+            `bound` is :data:`remat.ordering.live_search.ENDLESS` if none exists, otherwise 0.
         """
         graph = self.problem.graph
         costless = replace(graph, ops=[replace(op, cost=0) for op in graph.ops])
@@ -289,7 +290,7 @@ def _table(capacity: int) -> NDArray[np.int32]:
 
 def _tables(sets: LiveSets, kernel: Any, *, fixed: bool) -> Any:
     """Return the problem as sets in words."""
-    from remat.ordering.state_search_kernel import SEQUENCE
+    from remat.ordering.words_kernel import SEQUENCE
 
     ops, ancestors = len(sets.cost), sets.ancestors()
     before = [mask | 1 << op for op, mask in enumerate(ancestors)]

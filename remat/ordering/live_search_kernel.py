@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.ordering.state_search_kernel import NONE, ONE, ROUNDING, hashed, number
+from remat.ordering.words_kernel import NONE, ONE, hashed, number
 from remat.runtime.arrays import Bool, Float, Int
 from remat.runtime.compiled import inner, kernel
 
@@ -32,6 +32,8 @@ MORE, ENDED, FULL = range(3)
 PRICES = (1.5, 2.5)
 #: Relative error of sums over all tensors, at most.
 SUMMING = 1e-12
+#: Tolerance of costs in floating point.
+ROUNDING = 1e-6
 
 
 class Tables(NamedTuple):

@@ -231,17 +231,18 @@ def test_absent_graphs_and_unknown_names_are_refused(monkeypatch: pytest.MonkeyP
         problems(["nothing"])
 
 
-@pytest.mark.parametrize("method", ["exhaustive", "live-search"])
-def test_runs_add_what_they_prove(ledger: Ledger, method: str) -> None:
+@pytest.mark.parametrize("live_search", [True, False])
+def test_runs_add_what_they_prove(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, live_search: bool) -> None:
+    monkeypatch.setattr(runs.LiveSearch, "applies", lambda _problem: live_search)
     problem = LibraryProblem(CHAIN, "free", 90)
-    news = attempt(problem, ledger, Call(method, 60.0))
+    news = attempt(problem, ledger, Call("exhaustive", 60.0))
     assert names(news.better) >= {"fixed-90", "free-90"}
     assert "free-90" in names(news.raised)
     known = standing(ledger, "free", 90)
     assert known.closed
     assert known.value == 10
     origin = known.best.origin
-    assert (origin.method, origin.limit, origin.clock) == (method, 60.0, "processor")
+    assert (origin.method, origin.limit, origin.clock) == ("exhaustive", 60.0, "processor")
     assert origin.seconds is not None
     assert rerun(known, ledger).reached
     attempt(LibraryProblem(CHAIN, "fixed", 50), ledger, Call("least-peak", 60.0))

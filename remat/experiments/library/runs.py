@@ -27,11 +27,9 @@ from remat.experiments.library.records import (
     ScheduleRecord,
     to_schedule,
 )
-from remat.ordering.best_first import Aim, Explored, explore
+from remat.ordering.best_first import Aim, explore
+from remat.ordering.live_search import ENDLESS, LiveSearch
 from remat.ordering.live_search import KERNELS as LIVE_SEARCH
-from remat.ordering.live_search import LiveSearch
-from remat.ordering.state_search import ENDLESS, StateSearch
-from remat.ordering.state_search import KERNELS as STATE_SEARCH
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
 from remat.runtime.deadline import Deadline
@@ -43,8 +41,8 @@ from remat.solving.min_peak import minimize
 from remat.solving.progress import OnProgress
 from remat.solving.solve import solve
 
-#: States of the best-first search, at most 2 GB, and bytes of the state search and of the live search.
-MOST_STATES, MEMORY, LIVE_MEMORY = 3_000_000, 1_500_000_000, 3_000_000_000
+#: States of the best-first search, at most 2 GB, and bytes of the live search.
+MOST_STATES, LIVE_MEMORY = 3_000_000, 3_000_000_000
 UNLIMITED = 1 << 62
 #: Share of the time of a live search in which it seeks any schedule, or proves that none exists.
 FEASIBILITY_SHARE = 0.4
@@ -238,31 +236,24 @@ def _bound(problem: Problem, call: Call, start: Schedule | None) -> Answer:
 
 
 def _exhaust(problem: Problem, call: Call, start: Schedule | None) -> Answer:
-    """Find the optimum by exhaustive search, as far as memory allows; `start` is the schedule to improve on."""
+    """Find the optimum by live search, or by a slower search of what that cannot state; `start` is to be improved."""
     deadline = Deadline.after(call.seconds)
-    if StateSearch.applies(problem) and STATE_SEARCH.ready(deadline):
-        limit = None if start is None else problem.validate(start).cost
-        found: Explored | None = StateSearch(problem, memory=MEMORY).run(limit, deadline=deadline)
-        endless = ENDLESS
-    else:
-        found, endless = explore(
-            problem, Aim.COST, limit=UNLIMITED, peak=problem.budget_bytes, deadline=deadline, most_states=MOST_STATES
-        ), UNLIMITED  # fmt: skip
+    if LiveSearch.applies(problem):
+        return _live_search(problem, deadline, start)
+    found = explore(
+        problem, Aim.COST, limit=UNLIMITED, peak=problem.budget_bytes, deadline=deadline, most_states=MOST_STATES
+    )
     if found is None:
         raise RematError(f"{problem.graph.name}: an op has too many tensors for an exhaustive search")
     schedules = () if found.schedule is None else (found.schedule,)
-    infeasible = not schedules and found.bound >= endless
+    infeasible = not schedules and found.bound >= UNLIMITED
     scope = Scope(OrderRule(problem.order), staged=False)
     return Answer(schedules, None if infeasible else found.bound, "exhaustive search", scope, infeasible)
 
 
-def _live_search(problem: Problem, call: Call, start: Schedule | None) -> Answer:
+def _live_search(problem: Problem, deadline: Deadline, start: Schedule | None) -> Answer:
     """Find the cheapest schedule, or that none exists for any order; `start` is the schedule to improve on."""
-    if not LiveSearch.applies(problem):
-        raise RematError(
-            f"{problem.graph.name}: live search needs at most 128 ops and 128 tensors, each with one writer"
-        )
-    deadline, search = Deadline.after(call.seconds), LiveSearch(problem, memory=LIVE_MEMORY)
+    search = LiveSearch(problem, memory=LIVE_MEMORY)
     if not LIVE_SEARCH.ready(deadline):
         return Answer()
     source, scope = "live search", Scope(OrderRule(problem.order), staged=False)
@@ -314,7 +305,7 @@ def _solve(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     )  # fmt: skip
 
 
-#: Methods in addition to those of solve().
+#: Methods in addition to those of solve(); records name `live-search`, which `exhaustive` includes since.
 OWN: dict[str, Callable[[Problem, Call, Schedule | None], Answer]] = {
-    "bounds": _bound, "exhaustive": _exhaust, "live-search": _live_search, "least-peak": _least_peak,
+    "bounds": _bound, "exhaustive": _exhaust, "live-search": _exhaust, "least-peak": _least_peak,
 }  # fmt: skip
