@@ -89,26 +89,28 @@ class Computes:
         return frozenset(held)
 
     def _reach(self, goal: Live, held: Live) -> None:
-        """Make a set live by the steps of the game, while other tensors stay live."""
-        game, stages, target = self._game, [], goal
-        while not target <= self._live:
-            found = game.steps[target]
-            sets = [target]
-            for step in found.backwards:
-                sets.append(sets[-1] - {-1 - step} if step < 0 else (sets[-1] - game.writes[step]) | game.reads[step])
-            stages.append((found.backwards, sets))
-            target = found.live
-        for backwards, sets in reversed(stages):
-            # Later sets may be live already.
-            start = next(place for place, live in enumerate(sets) if live <= self._live or place == len(backwards))
-            for place in range(start - 1, -1, -1):
-                step, before = backwards[place], held | sets[place + 1]
-                if len(self._ops) > MOST_COMPUTES:
-                    return
-                if step >= 0:
-                    self._run(step, before)
-                elif -1 - step not in self._live:
-                    self._reach(frozenset((-1 - step,)), before)
+        """Make a set live by the steps of the game, while other tensors stay live.
+
+        They start at the last set before it that is live, and skip those before a later one that has become live.
+        """
+        game, live = self._game, goal
+        walk: list[tuple[int, Live, Live]] = []  # steps backwards, each with the sets before and after it
+        while not live <= self._live:
+            for step in game.steps[live].backwards:
+                before = live - {-1 - step} if step < 0 else (live - game.writes[step]) | game.reads[step]
+                walk.append((step, before, live))
+                live = before
+                if live <= self._live:
+                    break
+        for step, before, after in reversed(walk):
+            if len(self._ops) > MOST_COMPUTES:
+                return
+            if after <= self._live:
+                continue
+            if step >= 0:
+                self._run(step, held | before)
+            else:
+                self._reach(frozenset((-1 - step,)), held | before)
 
     def _run(self, op: int, held: Live) -> None:
         """Compute an op while some tensors stay live; others leave if they do not fit."""
