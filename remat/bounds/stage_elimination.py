@@ -19,6 +19,8 @@ from remat.runtime.deadline import Deadline, OverdueError
 
 #: Most events; most states between two decisions, and transitions between them in all; most partial solutions kept.
 MOST_EVENTS, MOST_STATES, MOST_TRANSITIONS, MOST_PARTIAL = 2, 20_000, 1_000_000, 10_000
+#: Partial solutions kept for a first solution, which is often the optimum.
+BEAM = 100
 #: Most ops considered for the next decision.
 MOST_NEAR = 24
 #: First distance of the cost limit from the bound of the prices, in parts of it, and its factor.
@@ -116,7 +118,8 @@ class StageElimination:
        its cost, the priced memory above the limit, and the least cost to complete its state exceed a limit, or if
        another one with its state has neither more cost nor more memory at any event. If none is left, no solution is
        within the limit; otherwise the cheapest one is optimal.
-    3. The limit begins near the bound and rises: partial solutions increase with its distance.
+    3. A first solution follows from the :data:`BEAM` most promising partial solutions after each decision. The limit
+       begins near the bound and rises to its cost: partial solutions increase with the distance.
 
     Repeated blocks also give many solutions with the same cost and memory. :meth:`live` draws one of them.
 
@@ -161,6 +164,11 @@ class StageElimination:
         self._old: Int = weight @ (old & (writer >= 0))
         self._links: Int = self._old & ~self._wanted & ~self._free  # stages in which requests of readers matter
         self._tables = cache(self._table)
+        self._transitions: list[Transition] | None = None
+        self._found: Found | None = None
+        self._least, self._distance = 0.0, 1.0
+        self._proved = 0  # no solution costs less
+        self._ended = False
 
     @staticmethod
     def applies(relaxation: StageRelaxation) -> bool:
@@ -170,29 +178,60 @@ class StageElimination:
         return few and not any((live[shared] >= 0).any() for live in relaxation.live)
 
     def run(self, most: int | None, deadline: Deadline) -> Eliminated:
-        """Search for a solution of at most `most` until the deadline."""
-        bound = 0
+        """Search for a solution of at most `most` until the deadline; another call continues the search."""
         with contextlib.suppress(OverdueError):
-            steps = self._decisions()
-            found = None if steps is None else self._transitions(steps, deadline)
-            if steps is None or found is None:
+            if self._transitions is None and not self._prepare(deadline):
                 return Eliminated(0)
-            transitions, least = found
-            all_again = sum(self._cost(step.op) * max(option.bit_count() for option in step.options) for step in steps)
-            most = all_again if most is None else min(most, all_again)
-            first = max(0.0, least - float(self._prices @ self._room))
-            bound, distance = max(0, math.ceil(first - self._error(first))), max(1.0, FIRST_GAP * first)
-            while bound <= most:
-                limit = min(math.floor(first + distance), most)
-                best, cut = self._within(limit, steps, transitions, deadline)
-                if best is not None:
-                    self._steps, self._found = steps, best
-                    return Eliminated(bound if cut else best.cost, best.cost, self.live())
-                if cut:
-                    return Eliminated(bound)
-                bound, distance = limit + 1, distance * WIDER
-            return Eliminated(math.inf)
-        return Eliminated(bound)
+            self._ended = False
+            most = self._all_again if most is None else min(most, self._all_again)
+            if self._found is None:
+                self._keep(self._within(most, BEAM, deadline)[0])
+            while self._proved <= most:
+                limit = math.floor(self._least + self._distance)
+                if self._found is not None:
+                    limit = min(limit, self._found.cost)
+                limit = min(max(limit, self._proved), most)
+                best, cut = self._within(limit, MOST_PARTIAL, deadline)
+                self._keep(best)
+                if not cut:
+                    self._proved, self._distance = limit + 1 if best is None else best.cost, self._distance * WIDER
+                if cut or best is not None:
+                    break
+            self._ended = True
+            if self._proved > most:
+                return Eliminated(math.inf)
+        known = self._found
+        if known is None or (most is not None and known.cost > most):
+            return Eliminated(self._proved)
+        return Eliminated(self._proved, known.cost, self.live())
+
+    @property
+    def solved(self) -> bool:
+        """True if a solution is known."""
+        return self._found is not None
+
+    @property
+    def pending(self) -> bool:
+        """True if the last call ended at its deadline, and another one would continue."""
+        return self._transitions is not None and not self._ended
+
+    def _keep(self, found: Found | None) -> None:
+        """Keep a solution unless a cheaper one is known."""
+        if found is not None and (self._found is None or found.cost <= self._found.cost):
+            self._found = found
+
+    def _prepare(self, deadline: Deadline) -> bool:
+        """Prepare the transitions and the bound of the prices; return False if states are too many."""
+        steps = self._decisions()
+        found = None if steps is None else self._from_all_states(steps, deadline)
+        if steps is None or found is None:
+            return False
+        self._steps, (self._transitions, least) = steps, found
+        self._all_again = sum(self._cost(step.op) * max(each.bit_count() for each in step.options) for step in steps)
+        self._least = max(0.0, least - float(self._prices @ self._room))
+        self._proved = max(0, math.ceil(self._least - self._error(self._least)))
+        self._distance = max(1.0, FIRST_GAP * self._least)
+        return True
 
     # -- order of the decisions ----------------------------------------------------------------------------------------
 
@@ -315,7 +354,7 @@ class StageElimination:
             live[:, :, i] = later
         return live
 
-    def _transitions(self, steps: list[Step], deadline: Deadline) -> tuple[list[Transition], float] | None:
+    def _from_all_states(self, steps: list[Step], deadline: Deadline) -> tuple[list[Transition], float] | None:
         """Return the steps from all states, and the least priced cost from the start to the end.
 
         None if states or transitions are too many.
@@ -338,10 +377,12 @@ class StageElimination:
             to_end = (cost[:, None] + priced.reshape(len(options), -1)).min(axis=0)
         return found[::-1], float(to_end[0])
 
-    def _within(
-        self, limit: int, steps: list[Step], transitions: list[Transition], deadline: Deadline
-    ) -> tuple[Found | None, bool]:
-        """Return the cheapest solution of at most `limit`, None if there is none, and whether some were left out."""
+    def _within(self, limit: int, kept: int, deadline: Deadline) -> tuple[Found | None, bool]:
+        """Return the cheapest solution of at most `limit`, None if there is none, and whether some were left out.
+
+        At most `kept` partial solutions are extended at a time, the most promising ones.
+        """
+        assert self._transitions is not None
         # Groups of partial solutions: the number of their state, cost, and bytes held at the events.
         state, cost = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
         held = np.zeros((1, self._count), dtype=np.int64)
@@ -349,7 +390,7 @@ class StageElimination:
         most, cut = limit + self._error(limit), False
         layers: list[Layer] = []
         count = 1
-        for options, added, more, after, to_end in deadline.each(transitions, 16):
+        for options, added, more, after, to_end in deadline.each(self._transitions, 16):
             number, origin = len(state), state
             row = (np.arange(len(options))[:, None] * count + state).ravel()
             cost = (added[:, None] + cost).ravel()
@@ -365,8 +406,8 @@ class StageElimination:
             begin = np.flatnonzero(np.append(True, differs))
             end, total = np.append(begin[1:], len(keep)), np.add.reduceat(ways[source], begin)
             best = np.flatnonzero(~_dominated(state[begin], held[begin]))
-            if len(best) > MOST_PARTIAL:
-                cut, best = True, np.sort(best[np.argpartition(low[begin[best]], MOST_PARTIAL)[:MOST_PARTIAL]])
+            if len(best) > kept:
+                cut, best = True, np.sort(best[np.argpartition(low[begin[best]], kept)[:kept]])
             begin, end, option = begin[best], end[best], options[keep // number]
             state, cost, held = state[begin], cost[begin], held[begin]
             layers.append(Layer(source, option, origin[source], ways[source], begin, end))
@@ -380,6 +421,7 @@ class StageElimination:
         The first one, or with `rng` a random one by systematic sampling: choices of one kind, as in repeated blocks,
         are spread evenly.
         """
+        assert self._found is not None
         arrays, (_, layers, group) = self._arrays, self._found
         again = np.zeros(len(arrays.cost), dtype=np.int64)
         credit: dict[tuple[int, ...], float] = {}

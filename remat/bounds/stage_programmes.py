@@ -40,8 +40,8 @@ from remat.schedule import Schedule
 
 #: Factor of the time for another try of a programme that was not decided.
 LONGER = 1.5
-#: Share of the time of a programme for the elimination of ops.
-ELIMINATION = 0.4
+#: Share of the time of a programme for the elimination of ops, which decides more than a solver, or soon ends.
+ELIMINATION = 0.8
 #: Other solutions of an elimination that are turned into schedules: if one of 32 fits, the first or second does.
 ALIKE = 4
 #: Share of the time of a programme for the solver's own branch and bound, before sums are branched on.
@@ -145,6 +145,11 @@ class StageProgrammes:
         other = copy.copy(self)
         other.events, other.slim, other.tried, other._search = {self.first, *events}, True, 0.0, None
         return other
+
+    @property
+    def pending(self) -> bool:
+        """True if the elimination of the last programme ended at its deadline, and would continue."""
+        return self._search is not None and self._search.pending and self._same(self._search)
 
     def worth(self, seconds: float) -> bool:
         """Return False if about as many seconds were not enough for the present events."""
@@ -273,7 +278,10 @@ class StageProgrammes:
         relaxation, enough = self.relaxation, self.enough
         duals = found.linear.duals.get(MEMORY, np.zeros(len(relaxation.events)))
         most = None if enough is None else self._most_below(enough)
-        search = StageElimination(relaxation, -duals / relaxation.scale)
+        search = self._search
+        if search is None or not self._same(search):
+            search = StageElimination(relaxation, -duals / relaxation.scale)
+        self._search = search
         outcome = search.run(most, call.deadline.share(ELIMINATION))
         if math.isinf(outcome.bound):
             return None, self._none_below(enough)
@@ -283,8 +291,12 @@ class StageProgrammes:
         values = np.zeros(max(1, found.lean.num_vars))  # tensors without a variable refer to the first
         for columns, live in zip(relaxation.live, outcome.live, strict=True):
             values[columns[live]] = 1.0
-        self._search = search
         return values, outcome.cost == outcome.bound
+
+    def _same(self, search: StageElimination) -> bool:
+        """Return True if a search is for the present programme."""
+        known, new = search.relaxation, self.relaxation
+        return known.problem is new.problem and known.events == new.events
 
     def _branch(self, found: Tightened, call: SolveOptions) -> tuple[Float | None, bool]:
         """Solve a programme by branching on sums of variables, as :meth:`solve` does."""
@@ -334,7 +346,7 @@ class StageProgrammes:
         """
         best = self._following(self._held(values))
         search, rng = self._search, np.random.default_rng(0)
-        if search is not None and search.relaxation is self.relaxation:
+        if search is not None and search.solved and self._same(search):
             for _ in range(ALIKE):
                 if best.peak <= self.budget:
                     break

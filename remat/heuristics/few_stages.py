@@ -22,7 +22,8 @@ SEVERAL = 5.0
 #: Share of the time left for a programme; the rest is for the schedules that follow.
 SHARE = 0.8
 #: Ops above which windows come first, after programmes with this share of the time left: large programmes are rarely
-#: decided, and more often for a lower cost to undercut. On smaller graphs windows took time from what finds more.
+#: decided, and more often for a lower cost to undercut. On smaller graphs windows took time from what finds more. An
+#: elimination of ops that a deadline ended continues with the larger share: it needs seconds in all.
 MANY_OPS, QUICK = 600, 0.15
 
 
@@ -139,7 +140,7 @@ class _Search:
         if cut and not self._over() and not programmes.widen(cut[0], self.heuristic.options.more):
             return
         while programmes.events and not self._over():
-            part = self.call.deadline.share(share)
+            part = self.call.deadline.share(SHARE if programmes.pending else share)
             if not programmes.worth(part.remaining):
                 return
             call = self._limits(part)

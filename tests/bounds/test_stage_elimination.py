@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from remat.bounds.stage_elimination import StageElimination
 from remat.bounds.stage_relaxation import StageRelaxation
 from remat.modeling import Linear
 from remat.problem import Problem
-from remat.runtime.deadline import Deadline
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import SolveOptions
 from remat.testing import random_graph
 
@@ -57,9 +58,37 @@ def test_elimination_finds_the_optimum(block: int, monkeypatch: pytest.MonkeyPat
         assert Highs().solve(model, EXACT).objective == pytest.approx(found.cost)
         with monkeypatch.context() as patch:
             patch.setattr(stage_elimination, "MOST_PARTIAL", 2)
-            cut = search.run(None, Deadline())
+            patch.setattr(stage_elimination, "BEAM", 1)
+            cut = StageElimination(relaxation, prices).run(None, Deadline())
         assert cut.bound <= found.cost <= (cut.cost or found.cost)
     assert decided > 4
+
+
+@pytest.mark.parametrize("seed", range(3, 14, 2))
+def test_elimination_continues_after_deadlines(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = training_graph(seed, 8)
+    relaxation = StageRelaxation(Problem(graph, "60%"), [len(graph.ops) // 2], slim=True)
+    relaxation.build()
+    whole = StageElimination(relaxation, np.zeros(1)).run(None, Deadline())
+    search, calls = StageElimination(relaxation, np.zeros(1)), 0
+    while True:
+        calls += 1
+        stops = iter([*[None] * calls, OverdueError()])
+
+        def check(_: Deadline, stops: Iterator[OverdueError | None] = stops) -> None:
+            if (stop := next(stops)) is not None:
+                raise stop
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Deadline, "check", check)
+            found = search.run(None, Deadline())
+        assert whole.cost is not None
+        assert found.bound <= whole.bound <= whole.cost <= (found.cost or whole.cost)
+        if found.bound == found.cost:
+            break
+    assert found.cost == whole.cost
+    assert calls > 1
+    assert not search.pending
 
 
 def test_elimination_gives_up_where_states_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
