@@ -1,4 +1,4 @@
-"""Interface of heuristics: methods that find a schedule and prove nothing."""
+"""Interface of heuristics: methods that find a schedule and need not prove anything."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Best:
 
 
 class Heuristic(Algorithm):
-    """Method that finds a schedule and proves nothing.
+    """Method that finds a schedule and need not prove anything.
 
     Parameters
     ----------
@@ -178,6 +178,9 @@ class Heuristic(Algorithm):
     bound: int | None = None
     scope: Scope | None = None
     """Lower bound within `scope` that the last run found; None without one."""
+
+    infeasible: bool = False
+    """True if the last run proved that no schedule within `scope` exists."""
 
     near: Sequence[Schedule] = ()
     """Schedules, perhaps above the budget, as starts: few stages leaves its last ones here, transfers takes them."""

@@ -15,6 +15,7 @@ from remat.bounds.live_set_bound import MOST_OPS, LiveSetSearch
 from remat.errors import ProblemError, RematError
 from remat.heuristics.base import Heuristic
 from remat.ordering.best_first import Aim, explore
+from remat.ordering.live_sets import MOST
 from remat.ordering.rules import RULES
 from remat.ordering.valley import Portfolio
 from remat.problem import Objective
@@ -41,6 +42,8 @@ FITTING_SHARE = 0.6
 PATIENT_SHARE = 0.7
 #: Most seconds of a first stage that may run before kernels compile; often it is the only one.
 BRIEF = 2.0
+#: Most seconds of an exhaustive search before the live search, whose code takes a second to load.
+BRIEF_SEARCH = 0.3
 #: Above the cost of any schedule.
 MOST_COST = 2**62
 
@@ -56,6 +59,8 @@ MOSTLY_ANNEALING = {"annealing": 0.8, "lns": 0.1, "bounds": 0.1}
 #: most of the time. On large graphs of other kinds it precedes them: one cut of 100,000 ops takes seconds.
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
+    Stage("exhaustive", 0.2, seconds=BRIEF_SEARCH, max_ops=EXHAUSTIVE_OPS, when=("as-sets",)),
+    Stage("live-search", 0.3, max_ops=MOST, when=("no-training", "as-sets")),
     Stage("exhaustive", 0.2, max_ops=EXHAUSTIVE_OPS),
     Stage(FEW, 0.2, seconds=BRIEF, max_ops=LIMITS[FEW], when=("training", "fixed-order")),
     Stage(FEW, 0.5, seconds_per_op=0.02, when=("training", "large")),
@@ -66,6 +71,7 @@ STAGES = (
     Stage(LOWER, 0.05, seconds_per_op=0.02, max_ops=LIMITS[LOWER], when=("training",)),
     Stage("live-sets", 0.2, seconds_per_op=0.005, max_ops=MOST_OPS, when=("training", "no-schedule")),
     Stage(FEW, 0.5, seconds_per_op=0.02, max_ops=LIMITS[FEW], when=("training",)),
+    Stage("live-search", 0.1, max_ops=MOST, when=("training", "as-sets")),
     Stage(ROTOR, 0.4, seconds_per_op=0.02, max_ops=LIMITS[ROTOR], when=("training",)),
     Stage("eviction", 0.1, seconds=0.5, max_ops=1_500),
     Stage("greedy", 0.1, seconds=1, max_ops=300, when=("fixed-order",)),
@@ -268,8 +274,7 @@ class LeastCostSearch(Policy):
                 self.skipped_order = None
                 found = session.search_order(self.orders, deadline.share(FITTING_SHARE), budget + 1)
                 if not session.enough and found.bound > budget and self.once:
-                    session.infeasible, session.scope = True, own_scope(self.problem)
-                    session.proof = f" (by {self.orders.name})"
+                    session.end_infeasible(own_scope(self.problem), self.orders.name)
                 elif not session.enough:
                     session.search_order(self.orders, deadline)
             else:
@@ -317,7 +322,7 @@ class LeastCostSearch(Policy):
                 self.live.decide(budget, deadline)
                 found = self.live.bound()
                 if found.infeasible:
-                    session.infeasible, session.scope, session.proof = True, found.scope, f" (by {found.kind})"
+                    session.end_infeasible(found.scope, found.kind)
                 return True
             for schedule in self.live.schedules(budget + 1, deadline):
                 session.incumbents.add(schedule, "live set search")
@@ -336,8 +341,7 @@ class LeastCostSearch(Policy):
             if found.schedule is not None:
                 session.incumbents.add(found.schedule, "exhaustive search")
             if found.bound > MOST_COST:
-                session.infeasible, session.scope = True, own_scope(self.problem)
-                session.proof = " (by exhaustive search)"
+                session.end_infeasible(own_scope(self.problem), "exhaustive search")
             else:
                 session.raise_cost_bound(found.bound, own_scope(self.problem))
 

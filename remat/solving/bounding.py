@@ -31,7 +31,7 @@ def raise_bounds(session: Session, deadline: Deadline, programmes: Programmes | 
                     "refuted",
                 )
             if bound.infeasible:
-                session.infeasible, session.scope, session.proof = True, bound.scope, f" (by {bound.kind})"
+                session.end_infeasible(bound.scope, bound.kind)
             elif moves:
                 session.raise_bound(bound.value, bound.scope)
             else:

@@ -20,6 +20,7 @@ from remat.errors import BackendError, ModelError, ProblemError
 from remat.graphs.arrays import staircase
 from remat.heuristics.base import Heuristic
 from remat.heuristics.turns import Turns
+from remat.ordering.live_search import LiveSearch
 from remat.problem.training_step import training_step
 from remat.registry import heuristics, load
 from remat.runtime.checked_options import Options, Positive, Range
@@ -439,6 +440,7 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "once": lambda policy: policy.once,
     "training": lambda policy: policy.training,
     "no-training": lambda policy: not policy.training,
+    "as-sets": lambda policy: LiveSearch.applies(policy.problem),
     "narrow": lambda policy: policy.narrow,
     "not-tiny": lambda policy: policy.num_ops > EXHAUSTIVE_OPS,
     "large": lambda policy: policy.num_ops > CUT_OPS,

@@ -169,6 +169,14 @@ class Session:
         if self.problem.objective.includes_cost:
             self.raise_bound(bound, scope)
 
+    def end_infeasible(self, scope: Scope, kind: str) -> None:
+        """Record the proof that no schedule within `scope` exists; raise BackendError if one is known."""
+        if self.best is not None:
+            raise BackendError(
+                f"{kind} claims that no schedule exists, but that of {self.best.source} is within the budget", "refuted"
+            )
+        self.infeasible, self.scope, self.proof = True, scope, f" (by {kind})"
+
     def raise_peak_bound(self, bound: int, kind: str, cause: str = "") -> None:
         """Record a better bound on the peak of every schedule that the problem allows, with its source.
 
@@ -250,6 +258,8 @@ class Session:
             add(schedule)
         if problem is self.problem:
             self.raise_cost_bound(heuristic.bound, heuristic.scope)
+            if heuristic.infeasible:
+                self.end_infeasible(heuristic.scope or own_scope(self.problem), heuristic.name)
 
     @staticmethod
     def start_without_moves(start: Schedule | None) -> Schedule | None:

@@ -136,56 +136,62 @@ COLD = {BLOCKS: NEVER, DROPS: NEVER, "rotor": NEVER, "annealing": NEVER}
 #: By statement: problem, durations and results of steps, and expected sequence.
 TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     "drops come first, then quick heuristics, bounds, annealing, models and turns": (
-        RANDOM, {"finds": (DROPS,)}, f"order drops eviction greedy bounds annealing {MODELS} lns annealing"
+        RANDOM, {"finds": (DROPS,)}, f"order live-search drops eviction greedy bounds annealing {MODELS} lns annealing"
     ),
     "greedy and models would take too long on large graphs": (
         LARGE, {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing annealing annealing lns"
     ),
     "greedy and whole models of training graphs need a fixed order, and annealing has most of a free one": (
         replace(RANDOM, order="free"), {"finds": (DROPS,)},
-        "order drops eviction bounds annealing annealing lns annealing",
+        "order live-search drops eviction bounds annealing annealing lns annealing",
     ),
     "without a schedule drops have more time, annealing comes before bounds, and peaks descend": (
         LARGE, {}, "order drops eviction drops annealing bounds descent annealing descent lns"
     ),
     "heuristics that are compiled later are tried again": (
         RANDOM, {"ready": {DROPS: 0.9}, "finds": ("eviction",)},
-        f"order eviction greedy eviction greedy bounds annealing {MODELS} lns drops annealing",
+        f"order live-search eviction greedy eviction greedy bounds annealing {MODELS} drops",
     ),
     "Python ends as soon as drops are compiled": (
         RANDOM, {"ready": {DROPS: 0.6}, "takes": {"greedy": 9}, "finds": (DROPS,)},
-        "order eviction greedy drops eviction greedy bounds",
+        "order live-search eviction greedy drops eviction greedy bounds",
     ),
     "a missing kernel is one note": (
-        RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)}, "order eviction greedy eviction greedy bounds"
+        RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)},
+        "order live-search eviction greedy eviction greedy bounds",
     ),
     "tiny problems are searched before waiting for kernels": (
-        TINY, {"ready": {"annealing": 30.0}, "seconds": 1.0}, "order exhaustive eviction greedy bounds"
+        TINY, {"ready": {"annealing": 30.0}, "seconds": 1.0},
+        "order exhaustive live-search exhaustive eviction greedy bounds",
     ),
     "training graphs have starts of their own": (
         TRAINING, {"finds": (BLOCKS,)},
-        f"order few-stages {BLOCKS} drops lower-sets few-stages rotor eviction greedy bounds few-stages annealing "
+        f"order few-stages {BLOCKS} drops lower-sets few-stages live-search rotor eviction greedy bounds few-stages "
+        f"annealing "
         f"{MODELS}",
     ),
     "lower sets need no compiled code": (
         TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
-        f"order few-stages eviction greedy lower-sets few-stages eviction greedy bounds few-stages {MODELS} lns lns",
+        f"order few-stages eviction greedy lower-sets few-stages live-search eviction greedy bounds few-stages "
+        f"{MODELS} lns lns",
     ),
     "auto waits for block checkpointing if nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
-        f"order few-stages eviction greedy lower-sets live-sets few-stages eviction greedy eviction {BLOCKS} bounds",
+        f"order few-stages eviction greedy lower-sets live-sets few-stages live-search eviction greedy eviction "
+        f"{BLOCKS} bounds",
     ),
     "a model ends as soon as annealing is compiled, and restarts": (
         RANDOM, {"ready": {"annealing": 2.0}, "takes": {"stages": 9, "annealing": 1}, "finds": (DROPS,)},
-        f"order drops eviction greedy bounds stages annealing {MODELS} lns",
+        f"order live-search drops eviction greedy bounds stages annealing {MODELS} lns",
     ),
     "or Rotor, which is ready before annealing on training graphs": (
         TRAINING, {"ready": {"rotor": 2.0, "annealing": NEVER}, "takes": {"stages": 9}, "finds": (DROPS,)},
-        f"order few-stages {BLOCKS} drops lower-sets few-stages eviction greedy bounds few-stages stages rotor "
-        f"{MODELS} lns",
+        f"order few-stages {BLOCKS} drops lower-sets few-stages live-search eviction greedy bounds few-stages stages "
+        f"rotor {MODELS} lns",
     ),
     "without a deadline it ends after the models": (
-        RANDOM, {"seconds": NEVER, "finds": (DROPS,)}, f"order drops eviction greedy bounds annealing {MODELS}"
+        RANDOM, {"seconds": NEVER, "finds": (DROPS,)},
+        f"order live-search drops eviction greedy bounds annealing {MODELS}"
     ),
 }  # fmt: skip
 

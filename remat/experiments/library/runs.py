@@ -28,8 +28,7 @@ from remat.experiments.library.records import (
     to_schedule,
 )
 from remat.ordering.best_first import Aim, explore
-from remat.ordering.live_search import ENDLESS, LiveSearch
-from remat.ordering.live_search import KERNELS as LIVE_SEARCH
+from remat.ordering.live_search import LiveSearch
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE, Scope, covers
 from remat.runtime.deadline import Deadline
@@ -41,11 +40,9 @@ from remat.solving.min_peak import minimize
 from remat.solving.progress import OnProgress
 from remat.solving.solve import solve
 
-#: States of the best-first search, at most 2 GB, and bytes of the live search.
-MOST_STATES, LIVE_MEMORY = 3_000_000, 3_000_000_000
+#: States of the best-first search, at most 2 GB.
+MOST_STATES = 3_000_000
 UNLIMITED = 1 << 62
-#: Share of the time of a live search in which it seeks any schedule, or proves that none exists.
-FEASIBILITY_SHARE = 0.4
 #: Seconds to compute a bound again whose time limit is unknown.
 RERUN = 60.0
 
@@ -237,9 +234,9 @@ def _bound(problem: Problem, call: Call, start: Schedule | None) -> Answer:
 
 def _exhaust(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     """Find the optimum by live search, or by a slower search of what that cannot state; `start` is to be improved."""
-    deadline = Deadline.after(call.seconds)
     if LiveSearch.applies(problem):
-        return _live_search(problem, deadline, start)
+        return _solve(problem, replace(call, method="live-search"), start)
+    deadline = Deadline.after(call.seconds)
     found = explore(
         problem, Aim.COST, limit=UNLIMITED, peak=problem.budget_bytes, deadline=deadline, most_states=MOST_STATES
     )
@@ -249,25 +246,6 @@ def _exhaust(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     infeasible = not schedules and found.bound >= UNLIMITED
     scope = Scope(OrderRule(problem.order), staged=False)
     return Answer(schedules, None if infeasible else found.bound, "exhaustive search", scope, infeasible)
-
-
-def _live_search(problem: Problem, deadline: Deadline, start: Schedule | None) -> Answer:
-    """Find the cheapest schedule, or that none exists for any order; `start` is the schedule to improve on."""
-    search = LiveSearch(problem, memory=LIVE_MEMORY)
-    if not LIVE_SEARCH.ready(deadline):
-        return Answer()
-    source, scope = "live search", Scope(OrderRule(problem.order), staged=False)
-    schedules = []
-    if start is None:
-        found = search.any_schedule(deadline=deadline.share(FEASIBILITY_SHARE))
-        if found.bound >= ENDLESS:
-            return Answer(source=source, infeasible=True)
-        schedules.append(found.schedule)
-    found = search.run(None if start is None else problem.validate(start).cost, deadline=deadline)
-    if found.schedule is None and found.bound >= ENDLESS:
-        return Answer(source=source, infeasible=True)
-    schedules.append(found.schedule)
-    return Answer(tuple(each for each in schedules if each is not None), found.bound, source, scope)
 
 
 def _least_peak(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
@@ -305,7 +283,7 @@ def _solve(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     )  # fmt: skip
 
 
-#: Methods in addition to those of solve(); records name `live-search`, which `exhaustive` includes since.
+#: Methods in addition to those of solve().
 OWN: dict[str, Callable[[Problem, Call, Schedule | None], Answer]] = {
-    "bounds": _bound, "exhaustive": _exhaust, "live-search": _exhaust, "least-peak": _least_peak,
+    "bounds": _bound, "exhaustive": _exhaust, "least-peak": _least_peak,
 }  # fmt: skip
