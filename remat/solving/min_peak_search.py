@@ -12,6 +12,10 @@ from remat.bounds.peak_bounds import held_bound, structural_bound
 from remat.errors import ProblemError
 from remat.heuristics.base import Heuristic, HeuristicRun, overrun_remark
 from remat.ordering.best_first import MOST_STATES, Aim, explore
+from remat.ordering.live_search import ENDLESS as NO_SCHEDULE
+from remat.ordering.live_search import KERNELS as LIVE_SEARCH
+from remat.ordering.live_search import LiveSearch
+from remat.ordering.live_sets import MOST as LIVE_SEARCH_OPS
 from remat.ordering.valley import Portfolio
 from remat.problem import Objective
 from remat.registry import formulations, load
@@ -22,7 +26,7 @@ from remat.schedule import OrderRule, Schedule
 from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, OPTIONS, ROTOR
 from remat.solving.incumbents import Certified
 from remat.solving.model_solve import ModelSolve
-from remat.solving.portfolio import EXHAUSTIVE_OPS, Policy, Stage
+from remat.solving.portfolio import EXHAUSTIVE_OPS, LOADING, Policy, Stage
 from remat.solving.session import Session
 
 #: Seconds of the first attempt at one budget: per op, and minimum. They double when a descent restarts.
@@ -88,6 +92,7 @@ STAGES = (
     *_LONGER,
     Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),
     Stage("live-sets", 0.5),
+    Stage("live-search", 0.5, max_ops=LIVE_SEARCH_OPS, when=("free-order", "no-training", "not-tiny")),
     Stage("annealing", 0.5, wait=True),
     Stage("retention-intervals", 0.5, max_ops=250),
 )
@@ -179,6 +184,21 @@ class MinPeakSearch(Policy):
             if search.high is not None and search.high < self.peak:
                 self._add_schedules(search, deadline)
         return search.high is not None
+
+    def live_search(self, deadline: Deadline) -> bool:
+        """Halve the distance of bound and peak: find any schedule within a budget between them, or that none exists."""
+        first = replace(self.problem, budget=self.peak)
+        if not LiveSearch.applies(first) or not LIVE_SEARCH.ready(deadline.earlier(LOADING)):
+            return False
+        with self.session.timed("live-search"):
+            while not self.over and not deadline.expired:
+                budget = (self.bound + self.peak) // 2
+                found = LiveSearch(replace(self.problem, budget=budget)).any_schedule(deadline=deadline)
+                if found.schedule is not None:
+                    self.session.add(found.schedule, "live search")
+                elif found.bound >= NO_SCHEDULE:
+                    self.session.raise_peak_bound(budget + 1, "live search")
+        return True
 
     def _raise_bound(self, search: LiveSetSearch) -> None:
         found = search.bound()
@@ -380,5 +400,5 @@ class MinPeakSearch(Policy):
 
     steps = {
         "interpreted-order": interpreted_order, "order": order, "bounds": bounds, "exhaustive": exhaust,
-        "live-sets": live_set_search,
+        "live-search": live_search, "live-sets": live_set_search,
     }  # fmt: skip

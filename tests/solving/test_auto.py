@@ -429,7 +429,7 @@ def test_contradicted_bound_is_an_error(bound: Bound, monkeypatch: pytest.Monkey
 
 
 def test_warm_start_is_used() -> None:
-    problem = Problem(layered(40, 0.3, 5), "80%", "free")
+    problem = Problem(layered(140, 0.3, 5), "80%", "free")
     assert Annealing().prepared()  # load compiled code first
     first = solve(problem, stop=0.5, options=ONE)
     assert first.schedule is not None

@@ -17,6 +17,9 @@ from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
 from remat.heuristics.drops import Drops
 from remat.ordering.best_first import Aim, explore
+from remat.ordering.live_search import KERNELS as LIVE_SEARCH
+from remat.ordering.live_search import LiveSearch
+from remat.problem import Objective
 from remat.registry import load, make_backend
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, Status, StopReason
@@ -61,6 +64,21 @@ def test_tiny_graphs_are_proved(order: str) -> None:
             peak = explore(problem, Aim.PEAK, limit=10**9).bound
             assert (found.peak, found.cost) == (peak, explore(problem, Aim.COST, limit=10**9, peak=peak).bound)
             assert found.stop is StopReason.FINISHED
+
+
+def test_least_peak_by_live_search_equals_that_of_another_search() -> None:
+    assert LIVE_SEARCH.ready()
+    closed = 0
+    for seed in range(320, 330):
+        problem = Problem(random_graph(seed, most_ops=7), order="free")
+        if not LiveSearch.applies(replace(problem, budget=10**9)):
+            continue
+        session = Session(replace(problem, objective=Objective.LEAST_PEAK), SolveOptions(), "minimize")
+        MinPeakSearch(session).live_search(Deadline())
+        peak = explore(problem, Aim.PEAK, limit=10**9).bound
+        assert session.incumbents.least_peak.certificate.peak == peak
+        closed += session.bound == peak < problem.reference_peak
+    assert closed > 0
 
 
 def test_rules_hold_and_the_budget_is_ignored() -> None:
