@@ -29,7 +29,7 @@ from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, LOWER, ROTOR
 from remat.solving.method import FormulationMethod, Method, make_method, method_class
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.one_memory import OneMemory
-from remat.solving.portfolio import CONDITIONS, EXHAUSTIVE_OPS, LOADING, WAIT_SHARE, Policy, Stage
+from remat.solving.portfolio import BRIEF_SEARCH, CONDITIONS, EXHAUSTIVE_OPS, LOADING, WAIT_SHARE, Policy, Stage
 from remat.solving.session import NOT_COUNTED, NOT_MOVED, Session
 from remat.solving.stop import TargetCost
 
@@ -42,8 +42,6 @@ FITTING_SHARE = 0.6
 PATIENT_SHARE = 0.7
 #: Most seconds of a first stage that may run before kernels compile; often it is the only one.
 BRIEF = 2.0
-#: Most seconds of an exhaustive search before the live search, whose code takes a second to load.
-BRIEF_SEARCH = 0.3
 #: Above the cost of any schedule.
 MOST_COST = 2**62
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import replace
 from itertools import islice
 
@@ -18,6 +19,7 @@ from remat.ordering.live_search import LiveSearch
 from remat.ordering.live_sets import MOST as LIVE_SEARCH_OPS
 from remat.ordering.valley import Portfolio
 from remat.problem import Objective
+from remat.problem.scope import covers
 from remat.registry import formulations, load
 from remat.runtime.compiled import begin
 from remat.runtime.deadline import Deadline, OverdueError
@@ -26,7 +28,7 @@ from remat.schedule import OrderRule, Schedule
 from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, OPTIONS, ROTOR
 from remat.solving.incumbents import Certified
 from remat.solving.model_solve import ModelSolve
-from remat.solving.portfolio import EXHAUSTIVE_OPS, LOADING, Policy, Stage
+from remat.solving.portfolio import BRIEF_SEARCH, EXHAUSTIVE_OPS, LOADING, Policy, Stage
 from remat.solving.session import Session
 
 #: Seconds of the first attempt at one budget: per op, and minimum. They double when a descent restarts.
@@ -135,6 +137,11 @@ class MinPeakSearch(Policy):
     def over(self) -> bool:
         """Return True if the least peak is proved or the stopping criterion reached; time may remain for the cost."""
         return self.bound >= self.peak or self.session.reached is not None
+
+    @property
+    def is_cheapest(self) -> bool:
+        """Return True if no schedule of the least known peak costs less than the best one."""
+        return self.best.certificate.cost <= self.session.cost_bound
 
     # -- stages ------------------------------------------------------------------------------------------------------
 
@@ -339,11 +346,15 @@ class MinPeakSearch(Policy):
         return ready
 
     def _attempt(self, heuristic: Heuristic, budget: int, deadline: Deadline, seed: int) -> bool:
-        """Run a heuristic with `budget`; return whether it found a schedule within it."""
+        """Run a heuristic with `budget`; return whether it found a schedule within it.
+
+        Below the least known peak its first schedule suffices. At this peak it lowers the cost, and may bound it.
+        """
+        lowers_peak = budget < self.peak
 
         def on_schedule(schedule: Schedule) -> bool:
-            certified = self.session.add(schedule, heuristic.name)
-            return certified.certificate.peak <= budget or self.session.reached is not None
+            fits = self.session.add(schedule, heuristic.name).certificate.peak <= budget
+            return self.session.reached is not None or (fits and (lowers_peak or self.is_cheapest))
 
         options = replace(self.call, deadline=deadline, seed=seed, threads=1)
         problem = replace(self.problem, budget=budget)
@@ -356,29 +367,35 @@ class MinPeakSearch(Policy):
         with contextlib.suppress(OverdueError):
             schedule = heuristic.run(problem.plain, run)
         self.session.note(overrun_remark(heuristic, deadline))
+        scope = None if lowers_peak or problem.plain is not problem else heuristic.scope
+        if scope is not None and covers(scope, problem):
+            self.session.cost_bound = max(self.session.cost_bound, heuristic.bound or 0)
         return schedule is not None and self.session.add(schedule, heuristic.name).certificate.peak <= budget
 
     def _cheapen(self) -> None:
         """Search for cheaper schedules of the least known peak."""
-        done = self.best.certificate.cost <= self.session.cost_bound or self.session.reached is not None
-        if done or self.clock.expired:
-            return
         with self.session.timed("cost"):
-            if self.num_ops <= EXHAUSTIVE_OPS:
-                limit, share = self.best.certificate.cost, self.share(EXHAUSTIVE_SHARE)
-                found = explore(self.problem, Aim.COST, limit=limit, peak=self.peak, deadline=share)
-                if found is not None:
-                    self.session.cost_bound = found.bound
-                    if found.schedule is not None:
-                        self.session.add(found.schedule, "exhaustive search")
-                    if self.best.certificate.cost <= self.session.cost_bound:
-                        return
-            names = [BLOCKS, FEW, ROTOR] if self.training else []
-            for name in (*names, *(["drops"] if self.num_ops > EXHAUSTIVE_OPS else [])):
-                if self.num_ops <= LIMITS.get(name, self.num_ops):
+            sets = LiveSearch.applies(replace(self.problem, budget=self.peak))
+            if self.num_ops <= EXHAUSTIVE_OPS and not self.is_cheapest:
+                self._cheapen_exhaustively(self.share(EXHAUSTIVE_SHARE, BRIEF_SEARCH if sets else math.inf))
+            names = ["live-search"] if sets else []
+            names += [BLOCKS, FEW, ROTOR] if self.training else []
+            names += ["drops"] if self.num_ops > EXHAUSTIVE_OPS else []
+            for name in names:
+                if self.num_ops <= LIMITS.get(name, self.num_ops) and not self.is_cheapest:
                     self.attempt_once(name, self.peak, self.share(CHEAPER_SHARE))
-            endless = 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
-            self.attempt_once("annealing", self.peak, self.clock.share(1.0, endless))
+            if not self.is_cheapest:
+                endless = 8 * max(ATTEMPT_LEAST, ATTEMPT_PER_OP * self.num_ops)
+                self.attempt_once("annealing", self.peak, self.clock.share(1.0, endless))
+
+    def _cheapen_exhaustively(self, deadline: Deadline) -> None:
+        if self.clock.expired or self.session.reached is not None:
+            return
+        found = explore(self.problem, Aim.COST, limit=self.best.certificate.cost, peak=self.peak, deadline=deadline)
+        if found is not None:
+            self.session.cost_bound = found.bound
+            if found.schedule is not None:
+                self.session.add(found.schedule, "exhaustive search")
 
     # -- a solver ----------------------------------------------------------------------------------------------------
 

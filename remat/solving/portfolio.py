@@ -35,6 +35,8 @@ from remat.solving.session import Session
 
 #: Ops up to which the search is exhaustive.
 EXHAUSTIVE_OPS = 24
+#: Most seconds of an exhaustive search before the live search, whose code takes a second to load.
+BRIEF_SEARCH = 0.3
 #: Most tensors live at a step of a narrow graph: searched networks have 7 to 21, random layers of 300 ops 66.
 FEW_LIVE = 40
 #: Ops up to which neighbourhoods are searched by models.
