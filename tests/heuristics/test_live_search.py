@@ -32,7 +32,7 @@ def test_optima_and_infeasibility_are_proved(order: OrderRule, method: str) -> N
     assert none.message.startswith("no schedule exists (by live-search); ")
 
 
-def test_a_cheapest_start_is_returned() -> None:
+def test_cheapest_start_is_returned() -> None:
     problem, search = Problem(unit_chain(8), 4), CheapestByLiveSearch()
     best = search.run(problem, HeuristicRun(ONE))
     assert search.run(problem, HeuristicRun(ONE, start=best)) is best
@@ -47,6 +47,6 @@ def test_little_memory_leaves_a_bound() -> None:
 
 
 @pytest.mark.parametrize("problem", [Problem(layered(140, seed=0), "90%"), Problem(TIGHT, "90%", max_computes=2)])
-def test_what_it_cannot_state_is_refused(problem: Problem) -> None:
+def test_unsuitable_problems_are_refused(problem: Problem) -> None:
     with refused("problem.live-search", culprit="live-search"):
         CheapestByLiveSearch().run(problem, HeuristicRun(ONE))
