@@ -30,14 +30,12 @@ FINE = 1e-3
 SMALL = 0.06, 0.005
 #: Shares of the time left for gates, and of that for one question about all sets.
 GATES_SHARE, QUESTION_SHARE = 0.3, 0.8
-#: Memory of schedules, relative to the least that suffices, as long as they keep the limit of computes. With the least,
-#: small tensors are computed again and again, which takes seconds.
-ROOMS = 1.3, 1.1, 1.03, 1.002
-#: Growth of the number of computes from one of these to the next up to which all but the last are left out.
-STEADY = 2.0
-#: Failed searches per op of the schedules with the least memory: with 1, that of ResNet-50 costs 2.8 times a step
-#: instead of 35, for 0.1 s.
-FAILURES = 0, 1
+#: Memory of a first schedule, relative to the least that suffices; the next if it has too many computes. With the
+#: least, schedules of graphs of 2,000 ops take ten seconds, or too many computes.
+ROOMS = 1.02, 1.3
+#: Computes per op of a first schedule with the least memory, which holds tensors written late. That of ResNet-50 costs
+#: 2.6 times a step, others 16.
+QUICK = 4
 #: Most tensors to keep that are searched for: each set has as many steps to try. The 321 of a ResNet-50 take 0.1 s.
 MOST_KEPT = 400
 
@@ -256,7 +254,7 @@ class LiveSetSearch:
     def schedules(self, limit: int, clock: Deadline) -> Iterator[Schedule]:
         """Yield schedules with ever smaller peaks below `limit`: none if the search implies none that is short enough.
 
-        That of the last ones is at most :attr:`high`. The first ones have more memory and take less time, see
+        That of the last one is at most :attr:`high`. The first one has more memory and takes less time, see
         :data:`ROOMS`. There is none if some op may not run again.
         """
         game, high, below = self.game, self.high, limit - self.problem.constant_bytes
@@ -264,14 +262,19 @@ class LiveSetSearch:
             return
         if any(most is not None for most in self.problem.compute_limits):
             return
-        tries = [(int(high * room), 0) for room in ROOMS] + [(high, most_failures) for most_failures in FAILURES]
-        last, steady = 0, False
-        for memory, most_failures in tries:
-            if memory >= below or clock.expired or (steady and memory > int(high * ROOMS[-1])):
-                continue
-            schedule = Computes(game, memory, most_failures).schedule(clock)
-            if schedule is None:
-                self._too_long = not clock.expired
+        if high < below:
+            schedule = Computes(game, high, by_writer=True, most=QUICK * len(game.order)).schedule(clock)
+            if schedule is not None:
+                yield schedule
                 return
-            last, steady = len(schedule), len(schedule) < STEADY * last
-            yield schedule
+        for memory in (int(high * room) for room in ROOMS):
+            schedule = Computes(game, memory).schedule(clock) if memory < below else None
+            if schedule is not None:
+                yield schedule
+                break
+            self._too_long |= memory < below and not clock.expired
+        if high < below and not self._too_long:
+            schedule = Computes(game, high).schedule(clock)
+            if schedule is not None:
+                yield schedule
+            self._too_long = schedule is None and not clock.expired

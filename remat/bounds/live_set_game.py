@@ -271,7 +271,7 @@ class LiveSetGame:
 
     def _made(self, tensor: int, others: Live, held: int, asked: Question) -> Steps | None:
         """Return steps that compute a tensor while others of `held` bytes stay live; None if none are found."""
-        local = self._made_from(tensor, others, asked)
+        local = self.made_from(tensor, others, asked)
         if local is not None:
             return local
         if not self._from_nothing(tensor, held, asked):
@@ -290,7 +290,11 @@ class LiveSetGame:
             return False
         return bool(self.decide(alone, within))
 
-    def _made_from(self, tensor: int, others: Live, asked: Question) -> Steps | None:
+    def before_step(self, step: int, live: Live) -> Live:
+        """Return the set before a step backwards, see :class:`Steps`."""
+        return live - {-1 - step} if step < 0 else (live - self.writes[step]) | self.reads[step]
+
+    def made_from(self, tensor: int, others: Live, asked: Question) -> Steps | None:
         """Return the steps that compute a tensor from others, which stay live; None if none are found.
 
         Ops that depend on the others run once each, in the reference order; other inputs are computed from nothing.

@@ -77,9 +77,9 @@ def test_gates_close_the_least_peak_of_a_transformer(name: str, small: int, memo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "most"), [("vit", 12), ("dit", 12), ("transformer", 110)])
+@pytest.mark.parametrize(("name", "most"), [("vit", 5), ("dit", 12), ("transformer", 8)])
 def test_live_set_bound_of_transformers_is_within_a_thousandth(name: str, most: int) -> None:
-    """Schedules of the least peak cost at most `most` times a step: for the encoder-decoder 102."""
+    """Schedules of the least peak cost at most `most` times a step: for the encoder-decoder 5.4."""
     search = LiveSetSearch(Problem(load_graph(name)))
     search.run(Deadline.after(60))
     assert search.high is not None
@@ -89,10 +89,12 @@ def test_live_set_bound_of_transformers_is_within_a_thousandth(name: str, most: 
     assert found.accepted and found.peak <= 1.005 * search.low and found.cost < most * search.problem.graph.base_cost
 
 
-def test_schedule_of_the_least_peak_keeps_gradients_of_a_resnet() -> None:
-    """Without them ResNet-50 costs 35 times a step in the same memory."""
-    search = LiveSetSearch(Problem(load_graph("resnet50")))
+@pytest.mark.parametrize(("name", "most"), [("resnet50", 4), ("convnext", 5), ("unet", 2)])
+def test_schedules_of_the_least_peak_are_cheap(name: str, most: int) -> None:
+    """Without gradients held, ResNet-50 costs 35 steps; with tensors held that few ops make, ConvNeXt costs 5.8."""
+    search = LiveSetSearch(Problem(load_graph(name)))
     search.run(Deadline.after(60))
     found = [search.problem.validate(each) for each in search.schedules(1 << 62, Deadline())]
+    assert all(each.accepted for each in found)
     assert search.low == search.high == min(each.peak for each in found)
-    assert min(each.cost for each in found) < 4 * search.problem.graph.base_cost
+    assert min(each.cost for each in found) < most * search.problem.graph.base_cost
