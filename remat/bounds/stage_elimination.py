@@ -206,11 +206,6 @@ class StageElimination:
         return Eliminated(self._proved, known.cost, self.live())
 
     @property
-    def solved(self) -> bool:
-        """True if a solution is known."""
-        return self._found is not None
-
-    @property
     def pending(self) -> bool:
         """True if the last call ended at its deadline, and another one would continue."""
         return self._transitions is not None and not self._ended

@@ -346,7 +346,7 @@ class StageProgrammes:
         """
         best = self._following(self._held(values))
         search, rng = self._search, np.random.default_rng(0)
-        if search is not None and search.solved and self._same(search):
+        if self.eliminated and search is not None and self._same(search):
             for _ in range(ALIKE):
                 if best.peak <= self.budget:
                     break
