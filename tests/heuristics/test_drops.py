@@ -16,9 +16,11 @@ from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.graphs.zoo.transformers import gpt
+from remat.heuristics.drops import heuristic
 from remat.heuristics.drops.heuristic import (
     MANY,
     Drops,
+    DropsOptions,
     descend,
     orders,
     recomputations,
@@ -185,3 +187,35 @@ def test_cheap_op_behind_a_costly_one_is_dropped() -> None:
     b.op("backward", inputs=["outside", "tanh"], size=1, cost=1)
     problem = Problem(b.build(), 10)
     assert accepted(problem, Drops().run(problem, RUN)).cost == 205
+
+
+def test_descent_cut_short_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run builds no tables; the one after it starts from the beginning, as that of another object."""
+    made: list[object] = []
+    checks = iter(range(10_000))
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return tables(*given)
+
+    monkeypatch.setattr(heuristic, "BATCH", 1)
+    monkeypatch.setattr(heuristic, "tables", counted)
+    problem = Problem(layered(300, seed=1), "70%")
+    assert problem.budget_bytes is not None
+    one = DropsOptions((6.0,))
+    drops = Drops(one)
+    part = drops.run(problem, RUN.until(Deadline.after(600).until(lambda: next(checks) > 4)))
+    assert part is not None
+    assert problem.simulate(part).peak > problem.budget_bytes
+    begun = len(made)
+    resumed = drops.run(problem, RUN)
+    assert len(made) == begun
+    assert resumed is not None
+    assert judged(problem, resumed).peak <= problem.budget_bytes
+    again = drops.run(problem, RUN)
+    whole = Drops(one).run(problem, RUN)
+    assert len(made) == begun + 2
+    assert again is not None
+    assert whole is not None
+    assert again.computes() == whole.computes()
+    assert judged(problem, resumed).cost <= 1.05 * judged(problem, whole).cost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 
@@ -59,11 +59,21 @@ class DropsOptions(Options):
 def _example() -> None:
     from remat.graphs.families import unit_chain
 
-    _descents(Problem(unit_chain(8), 7), HeuristicRun(), (1.0,))
+    _descents(Problem(unit_chain(8), 7), HeuristicRun(), (1.0,), [])
 
 
 #: Kernels of the descent.
 KERNELS = KernelSet("drops", __name__, _example)
+
+
+class _Unfinished(NamedTuple):
+    """Descent that the deadline cut short above the budget."""
+
+    problem: Problem
+    order: Int
+    leaning: float
+    net: StageGraph
+    state: StagedSchedule
 
 
 class Drops(Heuristic):
@@ -80,6 +90,9 @@ class Drops(Heuristic):
 
     In a free order, descents also use the order of the start and one by list scheduling. A start that is staged in the
     order gives one more descent: drops remove its excess, and unnecessary recomputations are taken back.
+
+    A descent that the deadline cuts short above the budget is resumed by the next run of the same object on the same
+    problem.
 
     :class:`remat.heuristics.greedy.Greedy` evaluates these drops in the interpreter; here a drop takes some
     microseconds, and 100,000 ops take some seconds. Recomputations may be in any stage, and of any depth. The result is
@@ -100,12 +113,17 @@ class Drops(Heuristic):
 
     kernels = (KERNELS,)
 
+    def __init__(self, options: DropsOptions | None = None) -> None:
+        super().__init__(options)
+        self._unfinished: list[_Unfinished] = []
+        """At most one descent, which the next run of this object on the same problem resumes."""
+
     def run(self, problem: Problem, run: HeuristicRun) -> Schedule | None:
         if problem.budget_bytes is None:
             return Schedule.reference(problem.graph)
         if not self.prepared(run.deadline):
             return None
-        return _descents(problem, run, self.options.leanings)
+        return _descents(problem, run, self.options.leanings, self._unfinished)
 
     def improved(self, problem: Problem, start: Schedule, deadline: Deadline) -> Schedule | None:
         """Return one descent from `start` in the reference order, perhaps over the budget; None: `start` is not staged.
@@ -128,8 +146,10 @@ class Drops(Heuristic):
         return useful_schedule(problem, sequence(net, state), self.name)
 
 
-def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) -> Schedule | None:
-    """Return the best schedule of several descents."""
+def _descents(
+    problem: Problem, run: HeuristicRun, leanings: tuple[float, ...], unfinished: list[_Unfinished]
+) -> Schedule | None:
+    """Return the best schedule of several descents; resume that in `unfinished`, and keep there one cut short."""
     from remat.heuristics.drops.stages_kernel import EXCESS
 
     best: tuple[int, int] | None = None
@@ -142,8 +162,10 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
         for leaning, begin in [*ways, (RECOMPUTE, None)]:
             if leaning == RECOMPUTE and best is not None and best[0] == 0:
                 break
-            net, state = tables(problem, order, begin)
+            net, state = _resumed(problem, order, leaning, begin, unfinished) or tables(problem, order, begin)
             descend(net, state, leaning, run.deadline)
+            if run.deadline.expired and state.number[EXCESS] > 0 and begin is None:
+                unfinished[:] = [_Unfinished(problem, order, leaning, net, state)]
             rank = int(state.number[EXCESS]), int(net.cost @ state.times)
             if best is None or rank < best:
                 best = rank
@@ -153,6 +175,17 @@ def _descents(problem: Problem, run: HeuristicRun, leanings: tuple[float, ...]) 
             if run.deadline.expired or best == (0, problem.graph.base_cost):
                 return schedule
     return schedule
+
+
+def _resumed(
+    problem: Problem, order: Int, leaning: float, begin: tuple[Int, Int] | None, unfinished: list[_Unfinished]
+) -> tuple[StageGraph, StagedSchedule] | None:
+    """Take the unfinished descent out of its list if it is this one; None: it is not."""
+    for each in unfinished:
+        if begin is None and each.problem is problem and each.leaning == leaning and np.array_equal(each.order, order):
+            unfinished.clear()
+            return each.net, each.state
+    return None
 
 
 def orders(problem: Problem, start: Schedule | None, deadline: Deadline) -> list[Int]:
