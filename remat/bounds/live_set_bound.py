@@ -128,6 +128,11 @@ class LiveSetSearch:
             self.problem, value, "the live set bound", EVERY_SCHEDULE, cause=self._cause, began=self._began
         )
 
+    @property
+    def _nearly_closed(self) -> bool:
+        """Return True if what suffices is within :data:`FINE` of what is necessary: further passes take long."""
+        return self.high is not None and self.high - self.low <= 1 + int(FINE * self.high)
+
     def run(self, clock: Deadline) -> None:
         """Search until the interval is closed, the last round is over, or the deadline."""
         while self.advance(clock):
@@ -254,8 +259,8 @@ class LiveSetSearch:
     def schedules(self, limit: int, clock: Deadline) -> Iterator[Schedule]:
         """Yield schedules with ever smaller peaks below `limit`: none if the search implies none that is short enough.
 
-        That of the last one is at most :attr:`high`. The first one has more memory and takes less time, see
-        :data:`ROOMS`. There is none if some op may not run again.
+        That of the last one is at most :attr:`high`. Unless little is left between the bound and :attr:`high`, the
+        first one has more memory and takes less time, see :data:`ROOMS`. There is none if some op may not run again.
         """
         game, high, below = self.game, self.high, limit - self.problem.constant_bytes
         if game is None or high is None or self._too_long:
@@ -267,10 +272,12 @@ class LiveSetSearch:
             if schedule is not None:
                 yield schedule
                 return
-        for memory in (int(high * room) for room in ROOMS):
+        for memory in (int(high * room) for room in ((1.0, *ROOMS) if self._nearly_closed else ROOMS)):
             schedule = Computes(game, memory).schedule(clock) if memory < below else None
             if schedule is not None:
                 yield schedule
+                if memory == high:
+                    return
                 break
             self._too_long |= memory < below and not clock.expired
         if high < below and not self._too_long:
