@@ -30,9 +30,9 @@ FINE = 1e-3
 SMALL = 0.06, 0.005
 #: Shares of the time left for gates, and of that for one question about all sets.
 GATES_SHARE, QUESTION_SHARE = 0.3, 0.8
-#: Memory of a first schedule, relative to the least that suffices; the next if it has too many computes. With the
-#: least, schedules of graphs of 2,000 ops take ten seconds, or too many computes.
-ROOMS = 1.02, 1.3
+#: Memory of first schedules, relative to the least that suffices. They hold tensors written late, without failed
+#: searches, and take 3 to 4 s on graphs of 2,000 ops; with the least memory it is 10 s, or too many computes.
+ROOMS = 1.3, 1.03
 #: Computes per op of a first schedule with the least memory, which holds tensors written late. That of ResNet-50 costs
 #: 2.6 times a step, others 16.
 QUICK = 4
@@ -259,29 +259,22 @@ class LiveSetSearch:
     def schedules(self, limit: int, clock: Deadline) -> Iterator[Schedule]:
         """Yield schedules with ever smaller peaks below `limit`: none if the search implies none that is short enough.
 
-        That of the last one is at most :attr:`high`. Unless little is left between the bound and :attr:`high`, the
-        first one has more memory and takes less time, see :data:`ROOMS`. There is none if some op may not run again.
+        That of the last one is at most :attr:`high`, and comes first if little is left between the bound and
+        :attr:`high`. Those before it have more memory and take less time, see :data:`ROOMS`. There is none if some op
+        may not run again.
         """
         game, high, below = self.game, self.high, limit - self.problem.constant_bytes
         if game is None or high is None or self._too_long:
             return
         if any(most is not None for most in self.problem.compute_limits):
             return
-        if high < below:
-            schedule = Computes(game, high, by_writer=True, most=QUICK * len(game.order)).schedule(clock)
+        least = [Computes(game, high)]
+        roomy = [Computes(game, int(high * room), by_writer=True, failures=0) for room in ROOMS]
+        quick = [Computes(game, high, by_writer=True, most=QUICK * len(game.order))]
+        for computes in quick + (least + roomy if self._nearly_closed else roomy + least):
+            schedule = computes.schedule(clock) if computes.memory < below else None
             if schedule is not None:
                 yield schedule
-                return
-        for memory in (int(high * room) for room in ((1.0, *ROOMS) if self._nearly_closed else ROOMS)):
-            schedule = Computes(game, memory).schedule(clock) if memory < below else None
-            if schedule is not None:
-                yield schedule
-                if memory == high:
+                if computes.memory == high:
                     return
-                break
-            self._too_long |= memory < below and not clock.expired
-        if high < below and not self._too_long:
-            schedule = Computes(game, high).schedule(clock)
-            if schedule is not None:
-                yield schedule
-            self._too_long = schedule is None and not clock.expired
+        self._too_long = high < below and not clock.expired

@@ -15,8 +15,7 @@ from remat.schedule import Schedule
 MOST_COMPUTES = 200_000
 #: Share of the memory from which it is worth a search whether a tensor can stay.
 LARGE = 0.01
-#: Failed searches per op for other steps to its inputs: they take most of the time. Two help no further on ResNet-50,
-#: vit and transformer.
+#: Failed searches per op for other steps to its inputs. Two help no further on ResNet-50, vit and transformer.
 MOST_FAILURES = 1
 #: Ops that make missing inputs of live tensors, at most; more are steps of the game.
 FEW_OPS = 20
@@ -46,10 +45,16 @@ class Computes:
         Hold those written last first, whatever else is live: their computation takes most ops.
     most : int
         Computes of the longest schedule.
+    failures : int
+        Failed searches per op for other steps to its inputs, at most. They take most of the time.
     """
 
-    def __init__(self, game: LiveSetGame, memory: int, *, by_writer: bool = False, most: int = MOST_COMPUTES) -> None:
-        self._game, self._memory, self._by_writer, self._most = game, memory, by_writer, most
+    def __init__(
+        self, game: LiveSetGame, memory: int, *, by_writer: bool = False, most: int = MOST_COMPUTES,
+        failures: int = MOST_FAILURES,
+    ) -> None:  # fmt: skip
+        self._game, self.memory, self._by_writer, self._most = game, memory, by_writer, most
+        self._failures = failures
         self._ops: list[int] = []
         self._live: set[int] = set()
         self._bytes, self._now = 0, 0
@@ -75,13 +80,13 @@ class Computes:
             self._rank = cache(self._hindrance)
             self._needed.clear()
             useful = {tensor for tensor in self._live if self._next_use(tensor) != never}
-            holding = Holding(game, self._memory, op, self._live, useful)
+            holding = Holding(game, self.memory, op, self._live, useful, failures=self._failures)
             held = holding.by_writer() if self._by_writer else holding.by_effort()
             self._follow(holding.walk or self._walk(game.reads[op] - held), held)
             self._run(op, game.reads[op] | held)
             if len(self._ops) > self._most or clock.expired:
                 return None
-        if game.upper(game.kept) <= self._memory:
+        if game.upper(game.kept) <= self.memory:
             self._follow(self._walk(game.kept), frozenset())
         if len(self._ops) > self._most:
             return None
@@ -126,7 +131,7 @@ class Computes:
         """Compute an op while some tensors stay live; others leave if they do not fit."""
         game = self._game
         touched = game.touched[op]
-        room = self._memory - game.needs[op]
+        room = self.memory - game.needs[op]
         size = self._bytes - game.bytes(touched & self._live)
         if size > room:
             self._drop(self._live - held - touched, size - room)
@@ -185,6 +190,8 @@ class Holding:
         The op.
     live, useful : set of int
         Live tensors, and those of them that this op or a later one reads.
+    failures : int
+        Failed searches for other steps to the inputs, at most.
 
     Attributes
     ----------
@@ -192,11 +199,13 @@ class Holding:
         Steps to the inputs that are not held, if live tensors suffice; empty: those of the game.
     """
 
-    def __init__(self, game: LiveSetGame, memory: int, op: int, live: set[int], useful: set[int]) -> None:
+    def __init__(
+        self, game: LiveSetGame, memory: int, op: int, live: set[int], useful: set[int], *, failures: int
+    ) -> None:  # fmt: skip
         self._game, self._memory, self._useful = game, memory, useful
         self._reads, self._touched = game.reads[op], game.touched[op]
         self._missing = self._reads - live
-        self._room, self._left, self._failures = memory - game.needs[op], memory, 0
+        self._room, self._left, self._failures = memory - game.needs[op], memory, failures
         self._held: set[int] = set()
         self._rest = self._reads
         """Inputs that are not held."""
@@ -271,10 +280,10 @@ class Holding:
         elif rest and self._sources is not None:
             walk = self._short_walk(frozenset((*self._held, tensor)), rest)
         if walk is None and game.upper(rest) > left:
-            if self._failures >= MOST_FAILURES or self._sources is not None or not self._is_large(tensor):
+            if self._failures <= 0 or self._sources is not None or not self._is_large(tensor):
                 return False
             if not game.decide(rest, Question(left, LEAST_EFFORT)):
-                self._failures += 1
+                self._failures -= 1
                 return False
         self._held.add(tensor)
         self._rest, self._left, self.walk = rest, left, walk or []
