@@ -163,7 +163,7 @@ class LiveSearch:
         found = LiveSearch(problem, memory=self._most * STATE_BYTES).run(deadline=deadline)
         if found.schedule is None:
             return found
-        return replace(found, schedule=Schedule.of_computes(graph, found.schedule.targets, source="live search"))
+        return replace(found, schedule=Schedule.of_computes(graph, found.schedule.targets, source="live-search"))
 
 
 class _Way(NamedTuple):
@@ -198,7 +198,7 @@ class _Search:
         found = self._to(sets.kept, stage, top, clock)
         schedule = None
         if found.steps is not None:
-            schedule = Schedule.of_computes(graph, graph.arrays.order[found.steps], source="live search")
+            schedule = Schedule.of_computes(graph, graph.arrays.order[found.steps], source="live-search")
         return Explored(found.bound, schedule, states + found.states)
 
     def _find_repeats(self, top: int, clock: Deadline) -> int:

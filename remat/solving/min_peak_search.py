@@ -202,9 +202,9 @@ class MinPeakSearch(Policy):
                 budget = (self.bound + self.peak) // 2
                 found = LiveSearch(replace(self.problem, budget=budget)).any_schedule(deadline=deadline)
                 if found.schedule is not None:
-                    self.session.add(found.schedule, "live search")
+                    self.session.add(found.schedule, "live-search")
                 elif found.bound >= NO_SCHEDULE:
-                    self.session.raise_peak_bound(budget + 1, "live search")
+                    self.session.raise_peak_bound(budget + 1, "live-search")
         return True
 
     def _raise_bound(self, search: LiveSetSearch) -> None:
