@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat.errors import ProblemError
-from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.base import Best, Heuristic, HeuristicRun
 from remat.ordering.live_search import ENDLESS, KERNELS, LiveSearch
 from remat.ordering.live_sets import MOST
 from remat.problem import Problem
@@ -59,17 +59,18 @@ class CheapestByLiveSearch(Heuristic):
             )  # fmt: skip
         if not self.prepared(run.deadline):
             return None
-        search, limit = LiveSearch(problem, memory=self.options.memory), None
-        if run.start is not None and (known := problem.validate(run.start)).accepted:
-            limit = known.cost
-        else:
+        search, best = LiveSearch(problem, memory=self.options.memory), Best(problem, run)
+        if run.start is not None:
+            best.offer(run.start, report=False)
+        if best.cost is None:
             some = search.any_schedule(deadline=run.deadline.share(FEASIBILITY_SHARE))
             self.infeasible = some.bound >= ENDLESS
-            if self.infeasible:
-                return None
-            if some.schedule is not None and problem.validate(some.schedule).accepted and run.report(some.schedule):
-                return some.schedule
-        found = search.run(limit, deadline=run.deadline)
-        self.infeasible = limit is None and found.schedule is None and found.bound >= ENDLESS
-        self.bound = None if self.infeasible else found.bound
-        return run.start if limit is not None and found.schedule is None else found.schedule
+            if some.schedule is not None:
+                best.offer(some.schedule)
+        if not (self.infeasible or best.enough):
+            found = search.run(best.cost, deadline=run.deadline)
+            if found.schedule is not None:
+                best.offer(found.schedule)
+            self.infeasible = best.cost is None and found.bound >= ENDLESS
+            self.bound = None if self.infeasible else found.bound
+        return None if best.cost is None else best.schedule
