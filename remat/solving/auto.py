@@ -58,7 +58,7 @@ MOSTLY_ANNEALING = {"annealing": 0.8, "lns": 0.1, "bounds": 0.1}
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, seconds=BRIEF_SEARCH, max_ops=EXHAUSTIVE_OPS, when=("as-sets",)),
-    Stage("live-search", 0.3, max_ops=MOST, when=("no-training", "as-sets")),
+    Stage("live-search", 0.3, seconds=1, max_ops=MOST, when=("no-training", "as-sets")),
     Stage("exhaustive", 0.2, max_ops=EXHAUSTIVE_OPS),
     Stage(FEW, 0.2, seconds=BRIEF, max_ops=LIMITS[FEW], when=("training", "fixed-order")),
     Stage(FEW, 0.5, seconds_per_op=0.02, when=("training", "large")),
@@ -73,6 +73,7 @@ STAGES = (
     Stage(ROTOR, 0.4, seconds_per_op=0.02, max_ops=LIMITS[ROTOR], when=("training",)),
     Stage("eviction", 0.1, seconds=0.5, max_ops=1_500),
     Stage("greedy", 0.1, seconds=1, max_ops=300, when=("fixed-order",)),
+    Stage("live-search", 0.3, max_ops=MOST, when=("no-training", "as-sets")),
     Stage("eviction", 0.4, seconds=10, max_ops=20_000, when=("no-schedule", "until-compiled")),
     Stage(BLOCKS, 0.4, seconds_per_op=0.02, when=("training", "no-schedule"), wait=True),
     Stage("drops", 0.4, seconds_per_op=0.02, when=("not-tiny", "no-schedule"), wait=True),

@@ -136,33 +136,34 @@ COLD = {BLOCKS: NEVER, DROPS: NEVER, "rotor": NEVER, "annealing": NEVER}
 #: By statement: problem, durations and results of steps, and expected sequence.
 TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     "drops come first, then quick heuristics, bounds, annealing, models and turns": (
-        RANDOM, {"finds": (DROPS,)}, f"order live-search drops eviction greedy bounds annealing {MODELS} lns annealing"
+        RANDOM, {"finds": (DROPS,)},
+        f"order live-search drops eviction greedy live-search bounds annealing {MODELS} lns annealing",
     ),
     "greedy and models would take too long on large graphs": (
         LARGE, {"finds": (DROPS,)}, "order drops eviction bounds annealing lns annealing annealing annealing lns"
     ),
     "greedy and whole models of training graphs need a fixed order, and annealing has most of a free one": (
         replace(RANDOM, order="free"), {"finds": (DROPS,)},
-        "order live-search drops eviction bounds annealing annealing lns annealing",
+        "order live-search drops eviction live-search bounds annealing annealing lns annealing",
     ),
     "without a schedule drops have more time, annealing comes before bounds, and peaks descend": (
         LARGE, {}, "order drops eviction drops annealing bounds descent annealing descent lns"
     ),
     "heuristics that are compiled later are tried again": (
         RANDOM, {"ready": {DROPS: 0.9}, "finds": ("eviction",)},
-        f"order live-search eviction greedy eviction greedy bounds annealing {MODELS} drops",
+        "order live-search eviction greedy eviction greedy live-search bounds annealing stages drops",
     ),
     "Python ends as soon as drops are compiled": (
         RANDOM, {"ready": {DROPS: 0.6}, "takes": {"greedy": 9}, "finds": (DROPS,)},
-        "order live-search eviction greedy drops eviction greedy bounds",
+        "order live-search eviction greedy drops eviction greedy live-search bounds",
     ),
     "a missing kernel is one note": (
         RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)},
-        "order live-search eviction greedy eviction greedy bounds",
+        "order live-search eviction greedy eviction greedy live-search bounds",
     ),
     "tiny problems are searched before waiting for kernels": (
         TINY, {"ready": {"annealing": 30.0}, "seconds": 1.0},
-        "order exhaustive live-search exhaustive eviction greedy bounds",
+        "order exhaustive live-search exhaustive eviction greedy live-search bounds",
     ),
     "training graphs have starts of their own": (
         TRAINING, {"finds": (BLOCKS,)},
@@ -182,7 +183,7 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "a model ends as soon as annealing is compiled, and restarts": (
         RANDOM, {"ready": {"annealing": 2.0}, "takes": {"stages": 9, "annealing": 1}, "finds": (DROPS,)},
-        f"order live-search drops eviction greedy bounds stages annealing {MODELS} lns",
+        f"order live-search drops eviction greedy live-search bounds stages annealing {MODELS} lns",
     ),
     "or Rotor, which is ready before annealing on training graphs": (
         TRAINING, {"ready": {"rotor": 2.0, "annealing": NEVER}, "takes": {"stages": 9}, "finds": (DROPS,)},
@@ -191,7 +192,7 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "without a deadline it ends after the models": (
         RANDOM, {"seconds": NEVER, "finds": (DROPS,)},
-        f"order live-search drops eviction greedy bounds annealing {MODELS}"
+        f"order live-search drops eviction greedy live-search bounds annealing {MODELS}"
     ),
 }  # fmt: skip
 
