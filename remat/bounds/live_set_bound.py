@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from remat.bounds.base import Bound, bound_on_peak
 from remat.bounds.live_set_game import Live, LiveSetGame, Question
@@ -268,13 +269,14 @@ class LiveSetSearch:
             return
         if any(most is not None for most in self.problem.compute_limits):
             return
-        least = [Computes(game, high)]
-        roomy = [Computes(game, int(high * room), by_writer=True, failures=0) for room in ROOMS]
-        quick = [Computes(game, high, by_writer=True, most=QUICK * len(game.order))]
-        for computes in quick + (least + roomy if self._nearly_closed else roomy + least):
-            schedule = computes.schedule(clock) if computes.memory < below else None
+        quick: dict[str, Any] = {"memory": high, "by_writer": True, "most": QUICK * len(game.order)}
+        least: dict[str, Any] = {"memory": high}
+        roomy = [{"memory": int(high * room), "by_writer": True, "failures": 0} for room in ROOMS]
+        for limits in [quick, *([least, *roomy] if self._nearly_closed else [*roomy, least])]:
+            memory = limits["memory"]
+            schedule = Computes(game, **limits).schedule(clock) if memory < below else None
             if schedule is not None:
                 yield schedule
-                if computes.memory == high:
+                if memory == high:
                     return
         self._too_long = high < below and not clock.expired

@@ -53,7 +53,7 @@ class Computes:
         self, game: LiveSetGame, memory: int, *, by_writer: bool = False, most: int = MOST_COMPUTES,
         failures: int = MOST_FAILURES,
     ) -> None:  # fmt: skip
-        self._game, self.memory, self._by_writer, self._most = game, memory, by_writer, most
+        self._game, self._memory, self._by_writer, self._most = game, memory, by_writer, most
         self._failures = failures
         self._ops: list[int] = []
         self._live: set[int] = set()
@@ -80,13 +80,13 @@ class Computes:
             self._rank = cache(self._hindrance)
             self._needed.clear()
             useful = {tensor for tensor in self._live if self._next_use(tensor) != never}
-            holding = Holding(game, self.memory, op, self._live, useful, failures=self._failures)
+            holding = Holding(game, self._memory, op, self._live, useful, failures=self._failures)
             held = holding.by_writer() if self._by_writer else holding.by_effort()
             self._follow(holding.walk or self._walk(game.reads[op] - held), held)
             self._run(op, game.reads[op] | held)
             if len(self._ops) > self._most or clock.expired:
                 return None
-        if game.upper(game.kept) <= self.memory:
+        if game.upper(game.kept) <= self._memory:
             self._follow(self._walk(game.kept), frozenset())
         if len(self._ops) > self._most:
             return None
@@ -131,7 +131,7 @@ class Computes:
         """Compute an op while some tensors stay live; others leave if they do not fit."""
         game = self._game
         touched = game.touched[op]
-        room = self.memory - game.needs[op]
+        room = self._memory - game.needs[op]
         size = self._bytes - game.bytes(touched & self._live)
         if size > room:
             self._drop(self._live - held - touched, size - room)

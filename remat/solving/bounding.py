@@ -24,7 +24,7 @@ def raise_bounds(session: Session, deadline: Deadline, programmes: Programmes | 
     def take(bound: Bound) -> bool:
         with session.lock:
             value = known()
-            if session.best is not None and value is not None and (bound.infeasible or (bound.value or 0) > value):
+            if session.best is not None and value is not None and (bound.value or 0) > value:
                 verb = session.problem.objective.verb if moves else "costs"
                 raise BackendError(
                     f"{bound.kind} claims '{bound}', but the schedule of {session.best.source} {verb} {value:,}",

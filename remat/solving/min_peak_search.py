@@ -374,9 +374,11 @@ class MinPeakSearch(Policy):
 
     def _cheapen(self) -> None:
         """Search for cheaper schedules of the least known peak."""
+        if self.is_cheapest or self.session.reached is not None or self.clock.expired:
+            return
         with self.session.timed("cost"):
             sets = LiveSearch.applies(replace(self.problem, budget=self.peak))
-            if self.num_ops <= EXHAUSTIVE_OPS and not self.is_cheapest:
+            if self.num_ops <= EXHAUSTIVE_OPS:
                 self._cheapen_exhaustively(self.share(EXHAUSTIVE_SHARE, BRIEF_SEARCH if sets else math.inf))
             names = ["live-search"] if sets else []
             names += [BLOCKS, FEW, ROTOR] if self.training else []
@@ -389,8 +391,6 @@ class MinPeakSearch(Policy):
                 self.attempt_once("annealing", self.peak, self.clock.share(1.0, endless))
 
     def _cheapen_exhaustively(self, deadline: Deadline) -> None:
-        if self.clock.expired or self.session.reached is not None:
-            return
         found = explore(self.problem, Aim.COST, limit=self.best.certificate.cost, peak=self.peak, deadline=deadline)
         if found is not None:
             self.session.cost_bound = found.bound

@@ -173,7 +173,9 @@ class Session:
         """Record the proof that no schedule within `scope` exists; raise BackendError if one is known."""
         if self.best is not None:
             raise BackendError(
-                f"{kind} claims that no schedule exists, but that of {self.best.source} is within the budget", "refuted"
+                f"{kind} claims that no schedule exists, but the schedule of {self.best.source} "
+                f"{self.problem.objective.verb} {self.value:,}",
+                "refuted",
             )
         self.infeasible, self.scope, self.proof = True, scope, f" (by {kind})"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -27,6 +27,7 @@ from remat.experiments.library.records import (
     ScheduleRecord,
     to_schedule,
 )
+from remat.heuristics.live_search import LiveSearchOptions
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.live_search import LiveSearch
 from remat.problem import Problem
@@ -40,8 +41,8 @@ from remat.solving.min_peak import minimize
 from remat.solving.progress import OnProgress
 from remat.solving.solve import solve
 
-#: States of the best-first search, at most 2 GB.
-MOST_STATES = 3_000_000
+#: States of the best-first search, at most 2 GB, and bytes of the live search.
+MOST_STATES, LIVE_MEMORY = 3_000_000, 3_000_000_000
 UNLIMITED = 1 << 62
 #: Seconds to compute a bound again whose time limit is unknown.
 RERUN = 60.0
@@ -235,7 +236,7 @@ def _bound(problem: Problem, call: Call, start: Schedule | None) -> Answer:
 def _exhaust(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     """Find the optimum by live search, or by a slower search of what that cannot state; `start` is to be improved."""
     if LiveSearch.applies(problem):
-        return _solve(problem, replace(call, method="live-search"), start)
+        return _live_search(problem, call, start)
     deadline = Deadline.after(call.seconds)
     found = explore(
         problem, Aim.COST, limit=UNLIMITED, peak=problem.budget_bytes, deadline=deadline, most_states=MOST_STATES
@@ -246,6 +247,11 @@ def _exhaust(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     infeasible = not schedules and found.bound >= UNLIMITED
     scope = Scope(OrderRule(problem.order), staged=False)
     return Answer(schedules, None if infeasible else found.bound, "exhaustive search", scope, infeasible)
+
+
+def _live_search(problem: Problem, call: Call, start: Schedule | None) -> Answer:
+    """Run live search with the memory that some records need."""
+    return _solve(problem, replace(call, method="live-search"), start, LiveSearchOptions(LIVE_MEMORY))
 
 
 def _least_peak(problem: Problem, call: Call, _start: Schedule | None) -> Answer:
@@ -262,7 +268,7 @@ def _least_peak(problem: Problem, call: Call, _start: Schedule | None) -> Answer
     )
 
 
-def _solve(problem: Problem, call: Call, start: Schedule | None) -> Answer:
+def _solve(problem: Problem, call: Call, start: Schedule | None, method_options: Any = None) -> Answer:
     """Call solve()."""
     method = Contestant.parse(call.method)
     result = solve(
@@ -272,6 +278,7 @@ def _solve(problem: Problem, call: Call, start: Schedule | None) -> Answer:
         stop=call.seconds,
         warm_start=start,
         options=call.options,
+        method_options=method_options,
         on_progress=call.on_progress,
     )
     schedules = tuple(each for each in (result.schedule, result.least_peak_schedule) if each is not None)
@@ -283,7 +290,7 @@ def _solve(problem: Problem, call: Call, start: Schedule | None) -> Answer:
     )  # fmt: skip
 
 
-#: Methods in addition to those of solve().
+#: Methods in addition to those of solve(), or with options of their own.
 OWN: dict[str, Callable[[Problem, Call, Schedule | None], Answer]] = {
-    "bounds": _bound, "exhaustive": _exhaust, "least-peak": _least_peak,
+    "bounds": _bound, "exhaustive": _exhaust, "live-search": _live_search, "least-peak": _least_peak,
 }  # fmt: skip
