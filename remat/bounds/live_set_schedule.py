@@ -97,12 +97,14 @@ class Computes:
         game, live = self._game, goal
         walk: Walk = []
         while not live <= self._live:
-            for step in game.steps[live].backwards:
+            steps = game.steps[live]
+            for step in steps.backwards:
                 before = game.before_step(step, live)
                 walk.append((step, before, live))
                 live = before
                 if live <= self._live:
-                    break
+                    return walk
+            live = steps.live  # also has outputs that one of these ops writes again
         return walk
 
     def _follow(self, walk: Walk, held: Live) -> None:

@@ -89,9 +89,15 @@ def test_live_set_bound_of_transformers_is_within_a_thousandth(name: str, most: 
     assert found.accepted and found.peak <= 1.005 * search.low and found.cost < most * search.problem.graph.base_cost
 
 
-@pytest.mark.parametrize(("name", "most"), [("resnet50", 4), ("convnext", 5), ("unet", 2)])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("resnet50", 4), ("convnext", 5), ("unet", 2), pytest.param("resnet101-ops", 3, marks=pytest.mark.slow)],
+)
 def test_schedules_of_the_least_peak_are_cheap(name: str, most: int) -> None:
-    """Without gradients held, ResNet-50 costs 35 steps; with tensors held that few ops make, ConvNeXt costs 5.8."""
+    """Without gradients held, ResNet-50 costs 35 steps; with tensors held that few ops make, ConvNeXt costs 5.8.
+
+    In steps of resnet101-ops an op writes outputs again that stay live.
+    """
     search = LiveSetSearch(Problem(load_graph(name)))
     search.run(Deadline.after(60))
     found = [search.problem.validate(each) for each in search.schedules(1 << 62, Deadline())]
