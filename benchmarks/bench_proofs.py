@@ -12,18 +12,14 @@ there is no schedule. `soon` counts those within :data:`SOON` seconds, `near` th
 
 from __future__ import annotations
 
-import csv
 import itertools
-import tempfile
 import time
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import common
 
 from remat import ComputeGraph, Problem, read_graph, solve
-from remat.graphs.io import write_graph
 from remat.graphs.zoo import TRAINING, TRAINING_STEPS
 from remat.runtime.deadline import deadlines_by
 from remat.runtime.solve_options import DEFAULT_GAP, SolveOptions
@@ -47,12 +43,6 @@ def answer(path: Path, budget: str, seconds: float) -> dict[str, Any]:
     facts["gap"] = "" if cost is None or bound is None else f"{(cost - bound) / cost:.1e}"
     facts["steps"] = " ".join(f"{step.name}:{step.seconds:.2f}" for step in result.steps)
     return {**facts, "seconds": round(START + time.process_time(), 2)}
-
-
-def run(*call: Any) -> dict[str, Any]:
-    """Return the result of :func:`answer` in a process of its own, which has imported what this one has."""
-    with get_context("fork").Pool(1) as alone:
-        return alone.apply(answer, call)
 
 
 def training_graphs(names: str) -> list[tuple[str, ComputeGraph]]:
@@ -85,28 +75,15 @@ def summarize(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     given = common.parse(str(__doc__), graphs="", budgets="80,70,50,35,25", seconds=10.0, csv="")
-    file = Path(given.csv) if given.csv else None
-    rows: list[dict[str, Any]] = []
-    if file is not None and file.exists():
-        rows = list(csv.DictReader(file.read_text().splitlines()))
-    known = {(row["graph"], row["budget"]) for row in rows}
+    rows = common.Rows(FIELDS, given.csv)
     table = common.Table("graph:-34", "ops:5", "budget:6", "status:-11", "found:11", "bound:11", "gap:9", "seconds:7")
     for (name, graph), budget in itertools.product(training_graphs(given.graphs), given.budgets.split(",")):
-        if (name, budget) in known:
+        if rows.known(graph=name, budget=budget):
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "graph.json"
-            write_graph(graph, path)
-            row = {"graph": name, "ops": len(graph.ops), "budget": budget, **run(path, budget, given.seconds)}
-        rows.append(row)
-        table.row(*(row[field] for field in FIELDS[:8]))
-        if file is not None:
-            with file.open("a") as lines:
-                writer = csv.DictWriter(lines, FIELDS)
-                if not lines.tell():
-                    writer.writeheader()
-                writer.writerow(row)
-    summarize(rows)
+        facts = common.answer_alone(answer, graph, budget, given.seconds)
+        rows.add({"graph": name, "ops": len(graph.ops), "budget": budget, **facts})
+        table.row(*(rows.rows[-1][field] for field in FIELDS[:8]))
+    summarize(rows.rows)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import os
+import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from remat import ComputeGraph, layered, read_graph
 from remat.graphs.families import unit_chain
-from remat.graphs.io import load_graph
+from remat.graphs.io import load_graph, write_graph
 from remat.graphs.rewriting import RewriteOptions, rewrite_graph
 from remat.graphs.zoo import gpt, randwire, swiftnet_cells, transformer
 from remat.runtime.deadline import Deadline
@@ -88,6 +91,40 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
 def percent(value: float | None, base: float) -> str:
     """Return an objective as overhead over `base` in %."""
     return "-" if value is None else f"{100 * (value / base - 1):.4f}"
+
+
+def answer_alone(answer: Callable[..., dict[str, Any]], graph: ComputeGraph, *arguments: Any) -> dict[str, Any]:
+    """Return ``answer(path, *arguments)`` of a process of its own, which has imported what this one has.
+
+    `path` is a file of the graph.
+    """
+    with tempfile.TemporaryDirectory() as folder, get_context("fork").Pool(1) as alone:
+        path = Path(folder) / "graph.json"
+        write_graph(graph, path)
+        return alone.apply(answer, (path, *arguments))
+
+
+class Rows:
+    """Rows of a benchmark, which a CSV file keeps if one is named: rows that it has are not run again."""
+
+    def __init__(self, fields: tuple[str, ...], file: str) -> None:
+        self.fields, self.file = fields, Path(file) if file else None
+        self.rows: list[dict[str, Any]] = []
+        if self.file is not None and self.file.exists():
+            self.rows = list(csv.DictReader(self.file.read_text().splitlines()))
+
+    def known(self, **some: str) -> bool:
+        """Return True if a row has these values."""
+        return any(some.items() <= row.items() for row in self.rows)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        if self.file is not None:
+            with self.file.open("a", newline="") as lines:
+                writer = csv.DictWriter(lines, self.fields)
+                if not lines.tell():
+                    writer.writeheader()
+                writer.writerow(row)
 
 
 class Table:

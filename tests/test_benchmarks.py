@@ -14,6 +14,7 @@ SMALL = {
     "bench_allocation": ("--seconds 2 swiftnet-folded", "first-fit"),
     "bench_bounds": ("--graphs layered@12 --budgets 80 --seconds 2", "structural bound"),
     "bench_jax_train": ("--networks mlp --batch 64 --pixels 32 --time-limit 20", "| mlp |"),
+    "bench_least_peak": ("--graphs layered@12 --seconds 5", "1 graphs: 1 within 0.1 %"),
     "bench_methods": ("published --graphs layered@12 --budgets 80 --seconds 2", "layered@12"),
     "bench_models": ("--problems chain --seconds 2", "advancing"),
     "bench_onnxruntime": ("--seeds 1 --batch 2 --seconds 0.2", "as written | `PRIORITY_BASED` | off | off"),
