@@ -24,8 +24,8 @@ MOST_LOCAL = 60
 MOST_NESTED = 40
 #: Smallest effort of a search within another.
 LEAST_EFFORT = 10
-#: Computations of tensors from others that are remembered, about 1 kB each; then they are forgotten.
-MOST_LOCAL_FOUND = 1_000_000
+#: Computations of tensors from others, and smaller sets, that are remembered, about 1 kB each; then they are forgotten.
+MOST_LOCAL_FOUND, MOST_SMALLER = 1_000_000, 200_000
 #: Bytes beyond all memory.
 ENDLESS = 1 << 62
 
@@ -113,6 +113,8 @@ class LiveSetGame:
         self._least = self._largest_steps()
         self._vain: dict[Live, Question] = {}
         self._local: dict[tuple[int, Live], Steps | int] = {}
+        self._smaller: dict[tuple[Live, int], tuple[int, Steps]] = {}
+        """Smaller sets by set and memory, with the effort of the search."""
 
     def _leave_out(self, small: Live) -> None:
         """Leave out tensors, and their bytes at each step."""
@@ -237,6 +239,17 @@ class LiveSetGame:
         It leaves out tensors that can be computed while the others stay live. Inputs of an op take the place of its
         outputs if they have no more bytes, and no other tensor of the set depends on these outputs.
         """
+        effort, known = self._smaller.get((live, asked.memory), (-1, None))
+        if known is not None and effort >= asked.effort:
+            return known
+        found = self._search_smaller(live, asked)
+        if not self.clock.expired:
+            if len(self._smaller) >= MOST_SMALLER:
+                self._smaller.clear()
+            self._smaller[live, asked.memory] = asked.effort, found
+        return found
+
+    def _search_smaller(self, live: Live, asked: Question) -> Steps:
         peak, changed = 0, True
         backwards: list[int] = []
         while changed and live:
