@@ -19,7 +19,7 @@ from remat.schedule import Schedule
 #: Ops of the largest graph: each tensor takes a bit per tensor.
 MOST_OPS = 5_000
 #: Efforts of the searches, in rounds: refutations are often short, and most sets of others are vain.
-EFFORTS = 20, 100, 500, 2_500, 12_500
+EFFORTS = 20, 500, 2_500, 12_500
 #: Effort for a given budget; 20 decides the same on five training graphs at 25 %, in about the same time.
 DECIDING_EFFORT = 100
 #: Share by which the memory rises after a search that gave up; it doubles each further time for the same op.
