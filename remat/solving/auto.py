@@ -49,8 +49,9 @@ MOST_COST = 2**62
 MOSTLY_ANNEALING = {"annealing": 0.8, "lns": 0.1, "bounds": 0.1}
 
 #: The method as a table. On training graphs of some hundred ops, few stages often find the optimum and prove it within
-#: tenths of a second, before a kernel is loaded. Otherwise schedules come first, then proofs of their quality, then
-#: longer searches. Block checkpointing and Rotor take tenths of a second on some hundred ops; if they are cut short on
+#: tenths of a second, before a kernel is loaded. Small programmes have more time once a schedule is known: interrupted,
+#: they left ResNets with GroupNorm open at 35 % in 10 s. Otherwise schedules come first, then proofs of their quality,
+#: then longer searches. Block checkpointing and Rotor take tenths of a second on some hundred ops; if they are cut short on
 #: thousands, search does not recover the loss. Until they are compiled, eviction comes first: it takes milliseconds on
 #: a hundred ops. If none of them fits, smaller and smaller peaks lead there. With CP-SAT the stage formulation is best
 #: solved by HiGHS. In a free order, except on training graphs, bounds gain little after some seconds, and annealing has
@@ -69,6 +70,7 @@ STAGES = (
     Stage(LOWER, 0.05, seconds_per_op=0.02, max_ops=LIMITS[LOWER], when=("training",)),
     Stage("live-sets", 0.2, seconds_per_op=0.005, max_ops=MOST_OPS, when=("training", "no-schedule")),
     Stage(FEW, 0.5, seconds_per_op=0.02, max_ops=LIMITS[FEW], when=("training",)),
+    Stage(FEW, 0.6, seconds_per_op=0.02, max_ops=300, when=("training", "fixed-order", "small-programmes")),
     Stage("live-search", 0.1, max_ops=MOST, when=("training", "as-sets")),
     Stage(ROTOR, 0.4, seconds_per_op=0.02, max_ops=LIMITS[ROTOR], when=("training",)),
     Stage("eviction", 0.1, seconds=0.5, max_ops=1_500),

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from remat.bounds.stage_bound import Programmes
-from remat.bounds.stage_programmes import CUT_OPS
+from remat.bounds.stage_programmes import CUT_OPS, StageProgrammes
 from remat.errors import BackendError, ModelError, ProblemError
 from remat.graphs.arrays import staircase
 from remat.heuristics.base import Heuristic
@@ -160,6 +160,12 @@ class Policy:
         first, last = arrays.lifetimes(arrays.position)
         live = staircase(first, last, np.ones_like(first), self.num_ops)
         return not self.training and int(live.max(initial=0)) <= FEW_LIVE
+
+    @property
+    def small_programmes(self) -> bool:
+        """True if few stages have run, and their last integer programme was small."""
+        programmes = self.programmes
+        return isinstance(programmes, StageProgrammes) and programmes.small
 
     @property
     def slow_link(self) -> bool:
@@ -445,6 +451,7 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "as-sets": lambda policy: LiveSearch.applies(policy.problem),
     "narrow": lambda policy: policy.narrow,
     "not-tiny": lambda policy: policy.num_ops > EXHAUSTIVE_OPS,
+    "small-programmes": lambda policy: policy.session.best is not None and policy.small_programmes,
     "large": lambda policy: policy.num_ops > CUT_OPS,
     "no-schedule": lambda policy: policy.session.best is None,
     "slow-link": lambda policy: policy.slow_link,

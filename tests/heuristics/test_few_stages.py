@@ -10,7 +10,9 @@ from helpers import judged
 
 from remat import solve
 from remat.bounds import stage_bound
+from remat.bounds.stage_programmes import StageProgrammes
 from remat.bounds.stage_solvers import holding_less
+from remat.graphs.families import unit_chain
 from remat.graphs.graph import ComputeGraph
 from remat.graphs.io import load_graph
 from remat.graphs.zoo import gpt
@@ -54,6 +56,17 @@ def test_large_graphs_begin_with_minimum_cuts(monkeypatch: pytest.MonkeyPatch) -
     assert schedule is not None and heuristic.bound is not None
     assert heuristic.bound == linear == stage_bound(problem, deadline=60).value
     assert linear <= judged(problem, schedule).cost <= 1.01 * linear
+
+
+def test_programmes_are_small_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    programmes = StageProgrammes(Problem(unit_chain(8), 4))
+    assert not programmes.small
+    one = programmes.build(Deadline()).num_vars
+    monkeypatch.setattr("remat.bounds.stage_programmes.SMALL", one)
+    assert programmes.small
+    programmes.events.add(min(programmes.events) + 1)
+    assert programmes.build(Deadline()).num_vars > one
+    assert not programmes.small
 
 
 @pytest.mark.slow

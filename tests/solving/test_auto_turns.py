@@ -13,6 +13,7 @@ import remat.solving.auto
 import remat.solving.portfolio
 from remat import Problem, layered, solve
 from remat.backends.cp_sat import CpSat
+from remat.bounds.stage_programmes import StageProgrammes
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo.transformers import gpt
 from remat.heuristics.base import Heuristic, HeuristicRun
@@ -204,6 +205,14 @@ def test_sequence_of_steps(monkeypatch: pytest.MonkeyPatch, statement: str) -> N
     assert stages.run().startswith(expected)
     late = [name for name, since in facts.get("ready", {}).items() if since > Clock.now[0]]
     assert stages.session.notes == [f"{name} was not compiled in time" for name in late]
+
+
+def test_few_stages_continue_with_small_programmes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(monkeypatch, TRAINING, finds=(BLOCKS,))
+    programmes = StageProgrammes(TRAINING)
+    monkeypatch.setattr(StageProgrammes, "small", True)
+    monkeypatch.setattr(Heuristic, "programmes_of", lambda *_: programmes)
+    assert stages.run().startswith(f"order few-stages {BLOCKS} drops lower-sets few-stages few-stages live-search")
 
 
 def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
