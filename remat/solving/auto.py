@@ -51,11 +51,12 @@ MOSTLY_ANNEALING = {"annealing": 0.8, "lns": 0.1, "bounds": 0.1}
 #: The method as a table. On training graphs of some hundred ops, few stages often find the optimum and prove it within
 #: tenths of a second, before a kernel is loaded. Small programmes have more time once a schedule is known: interrupted,
 #: they left ResNets with GroupNorm open at 35 % in 10 s. Otherwise schedules come first, then proofs of their quality,
-#: then longer searches. Block checkpointing and Rotor take tenths of a second on some hundred ops; if they are cut short on
-#: thousands, search does not recover the loss. Until they are compiled, eviction comes first: it takes milliseconds on
-#: a hundred ops. If none of them fits, smaller and smaller peaks lead there. With CP-SAT the stage formulation is best
-#: solved by HiGHS. In a free order, except on training graphs, bounds gain little after some seconds, and annealing has
-#: most of the time. On large graphs of other kinds it precedes them: one cut of 100,000 ops takes seconds.
+#: then longer searches. Block checkpointing and Rotor take tenths of a second on some hundred ops; if they are cut
+#: short on thousands, search does not recover the loss. Until they are compiled, eviction comes first: it takes
+#: milliseconds on a hundred ops. If none of them fits, smaller and smaller peaks lead there. With CP-SAT the stage
+#: formulation is best solved by HiGHS. In a free order, except on training graphs, bounds gain little after some
+#: seconds, and annealing has most of the time. On large graphs of other kinds it precedes them: one cut of 100,000 ops
+#: takes seconds.
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, seconds=BRIEF_SEARCH, max_ops=EXHAUSTIVE_OPS, when=("as-sets",)),
