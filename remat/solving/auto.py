@@ -56,7 +56,8 @@ MOSTLY_ANNEALING = {"annealing": 0.8, "lns": 0.1, "bounds": 0.1}
 #: milliseconds on a hundred ops. If none of them fits, smaller and smaller peaks lead there. With CP-SAT the stage
 #: formulation is best solved by HiGHS. In a free order, except on training graphs, bounds gain little after some
 #: seconds, and annealing has most of the time. On large graphs of other kinds it precedes them: one cut of 100,000 ops
-#: takes seconds.
+#: takes seconds. On huge ones it also precedes drops, which take half of a minute there, unless a low budget makes
+#: schedules hard to find.
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, seconds=BRIEF_SEARCH, max_ops=EXHAUSTIVE_OPS, when=("as-sets",)),
@@ -65,6 +66,7 @@ STAGES = (
     Stage(FEW, 0.2, seconds=BRIEF, max_ops=LIMITS[FEW], when=("training", "fixed-order")),
     Stage(FEW, 0.5, seconds_per_op=0.02, when=("training", "large")),
     Stage(BLOCKS, 0.3, seconds_per_op=0.02, when=("training",)),
+    Stage("annealing", 0.9, when=("no-training", "free-order", "huge", "mild", "time-limit"), wait=True),
     Stage("drops", 0.15, seconds_per_op=0.02, when=("not-tiny",)),
     Stage("eviction", 0.1, seconds=2, max_ops=5_000, when=("not-tiny", "no-schedule", "until-compiled")),
     Stage("greedy", 0.4, max_ops=2_000, when=("not-tiny", "until-compiled")),

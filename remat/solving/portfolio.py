@@ -39,6 +39,9 @@ EXHAUSTIVE_OPS = 24
 BRIEF_SEARCH = 0.3
 #: Most tensors live at a step of a narrow graph: searched networks have 7 to 21, random layers of 300 ops 66.
 FEW_LIVE = 40
+#: Ops of a huge graph, and least share of the reference order's peak in a mild budget. Only 100,000 ops at 80 % were
+#: measured.
+HUGE_OPS, MILD = 50_000, 0.75
 #: Ops up to which neighbourhoods are searched by models.
 LNS_OPS = 5000
 #: Part of the bytes above the budget that a slow link carries at most while each op is computed once: recomputation
@@ -453,6 +456,8 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "not-tiny": lambda policy: policy.num_ops > EXHAUSTIVE_OPS,
     "small-programmes": lambda policy: policy.session.best is not None and policy.small_programmes,
     "large": lambda policy: policy.num_ops > CUT_OPS,
+    "huge": lambda policy: policy.num_ops > HUGE_OPS,
+    "mild": lambda policy: (policy.problem.budget_bytes or 0) >= MILD * policy.problem.reference_peak,
     "no-schedule": lambda policy: policy.session.best is None,
     "slow-link": lambda policy: policy.slow_link,
     "rather-slow-link": lambda policy: policy.carried <= RATHER_SLOW,

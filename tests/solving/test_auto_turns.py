@@ -235,6 +235,21 @@ def test_annealing_precedes_bounds_on_large_graphs(monkeypatch: pytest.MonkeyPat
     assert stages.run().startswith("order drops annealing bounds")
 
 
+@pytest.mark.parametrize(
+    ("budget", "ops", "order", "first"),
+    [
+        ("80%", 100_000, "free", "annealing drops"), ("70%", 100_000, "free", DROPS), ("80%", 40_000, "free", DROPS),
+        ("80%", 100_000, "fixed", DROPS),
+    ],
+)  # fmt: skip
+def test_annealing_precedes_drops_on_huge_graphs_of_a_free_order_at_mild_budgets(
+    monkeypatch: pytest.MonkeyPatch, budget: str, ops: int, order: OrderRule, first: str
+) -> None:
+    stages = Stages(monkeypatch, Problem(LARGE.graph, budget, order))
+    stages.auto.num_ops = ops
+    assert stages.run().startswith(f"order {first}")
+
+
 def test_bounds_are_not_repeated_with_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor if they ended early, since more time would not change them."""
     for seconds, takes, most in ((2.5, 99, 2), (20, 0.1, 1)):
