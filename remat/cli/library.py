@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -126,9 +127,8 @@ def check(
     ledgers = list(dict.fromkeys(ledger for _, ledger in opened))
     absent = [each.instance.name for each in ledgers if not each.instance.available]
     number = sum(each.check() for each in ledgers if each.instance.available)
-    checked = len(ledgers) - len(absent)
-    done = f"{number:,} records of {counted(checked, 'instance')} are right"
-    say_sentence(done + (f"; left out, without their graphs: {', '.join(absent)}" if absent else ""))
+    say_sentence(f"{number:,} records of {counted(len(ledgers) - len(absent), 'instance')} are right")
+    _say_left_out(absent)
     missed = 0
     for problem, ledger in opened if rerun else ():
         standing = ledger.standing(problem)
@@ -243,8 +243,11 @@ def run(
     from remat.experiments.library.runs import Call, attempt
 
     call = Call(method, time_limit, seed, warm=warm)
-    problems = [each.problem for each in _standings(names, folder) if not each.closed]
-    problems = [each for each in problems if each.instance.available]
+    opened = [each.problem for each in _standings(names, folder) if not each.closed]
+    _say_left_out(dict.fromkeys(each.instance.name for each in opened if not each.instance.available))
+    problems = [each for each in opened if each.instance.available]
+    if not opened:
+        say_sentence("no problem is open")
     for number, problem in enumerate(problems, 1):
         ledger = _ledger(problem.instance.name, folder)
         if ledger.standing(problem).closed:  # by a run on another problem
@@ -259,6 +262,12 @@ def run(
         words = [f"{what} {', '.join(each.label for each in found)}"
                  for what, found in (("better", news.better), ("bound raised", news.raised)) if found]  # fmt: skip
         say_sentence(f"{title}: {'; '.join(words) or 'nothing new'} ({news.seconds:.1f} s)")
+
+
+def _say_left_out(names: Iterable[str]) -> None:
+    """Name the instances whose graphs are not available, if any."""
+    if absent := ", ".join(names):
+        say_sentence(f"left out, without their graphs: {absent}; REMAT_LIBRARY_GRAPHS names their folder")
 
 
 def _folder(folder: Path | None) -> Path:

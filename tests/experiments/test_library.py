@@ -316,6 +316,14 @@ def test_submission_of_a_strange_graph_is_refused(tmp_path: Path) -> None:
         submit(tmp_path / "list.txt", submitted("x"), folder=tmp_path / "records")
 
 
+def test_commands_name_graphs_that_are_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REMAT_LIBRARY_GRAPHS", raising=False)
+    for command in ("run", "check"):
+        ran = shell("library", command, "rl_g1", "--folder", tmp_path)
+        assert "left out, without their graphs: rl_g1; REMAT_LIBRARY_GRAPHS names their folder" in ran.out
+    assert shell("library", "run", "rl_g1/free-90").out.strip() == "no problem is open"
+
+
 def test_commands(chain8: tuple[Path, ComputeGraph], tmp_path: Path) -> None:
     folder, graph = chain8
     good = _written(tmp_path / "good.json", graph)
