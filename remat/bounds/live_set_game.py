@@ -250,7 +250,7 @@ class LiveSetGame:
         return found
 
     def _search_smaller(self, live: Live, asked: Question) -> Steps:
-        """Return the set of :meth:`_reduced`, searched for anew."""
+        """Return the set of :meth:`_reduced` by a search."""
         peak, changed = 0, True
         backwards: list[int] = []
         while changed and live:
