@@ -1,10 +1,13 @@
 """CP-SAT: seeds, hints and unsupported models."""
 
+import gc
+
 import numpy as np
 from helpers import options
 from refusals import refused
 
 from remat.backends.cp_sat import CpSat
+from remat.backends.cp_sat.run import CpSatRun
 from remat.modeling import Domain, Linear, Model
 from remat.runtime.solve_options import Status
 from remat.testing.backend_checks import knapsack
@@ -35,3 +38,10 @@ def test_empty_domain_is_infeasible():
     x = model.integers("x", 1, 0, 5)
     model.add(Domain("nothing left", x.index, np.array([0, 1]), np.array([9])))
     assert CpSat().solve(model, options()).status is Status.INFEASIBLE
+
+
+def test_runs_and_their_models_are_released():
+    """The engine keeps its callbacks, and is not seen by the garbage collector."""
+    CpSat().solve(knapsack(10), options())
+    gc.collect()
+    assert not [each for each in gc.get_objects() if type(each) is CpSatRun]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 from ortools.sat.python import cp_model_helper
@@ -59,9 +60,15 @@ class CpSatRun(Run):
         if math.isfinite(limit := self.options.deadline.wall_seconds):
             self.parameters.max_time_in_seconds = limit
         engine, callback = self.engine, _Found(self)
+        run = weakref.proxy(self)
+
+        def on_bound(bound: float) -> None:
+            """Record a bound; the engine keeps this function, and is not seen by Python's garbage collector."""
+            run.new_bound(bound)
+
         engine.set_parameters(self.parameters)
         engine.add_solution_callback(callback)
-        engine.add_best_bound_callback(self.new_bound)
+        engine.add_best_bound_callback(on_bound)
         if self.options.log is not None:
             engine.add_log_callback(self.options.log)
         self.response = engine.solve(self.compiled.proto)
