@@ -31,7 +31,7 @@ SHOWN = {
 }  # fmt: skip
 FIELDS = (*SHOWN, "order", "bound by", "timings")
 #: Gaps of the summary.
-NEAR, CLOSE = 1e-3, 1e-2
+LIMITS = 1e-3, 1e-2
 
 
 def answer(path: Path, order: str, seconds: float) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def answer(path: Path, order: str, seconds: float) -> dict[str, Any]:
         "cost": f"{cost / problem.graph.base_cost:.2f}",
         "source": found.source,
         "bound by": found.bound_kind,
-        "timings": " ".join(f"{phase}:{seconds:.1f}" for phase, seconds in found.timings.items()),
+        "timings": " ".join(f"{phase}:{spent:.1f}" for phase, spent in found.timings.items()),
     }
 
 
@@ -79,8 +79,8 @@ def main() -> None:
         rows.add({"graph": name, "ops": len(graph.ops), "order": given.order, **facts})
         table.row(*(rows.rows[-1][field] for field in SHOWN))
     gaps = [float(row["gap"]) for row in rows.rows if row["order"] == given.order]
-    near, close = (sum(gap <= limit for gap in gaps) for limit in (NEAR, CLOSE))
-    print(f"{len(gaps)} graphs: {near} within 0.1 %, {close} within 1 %, the largest gap {100 * max(gaps):.2f} %")
+    within = [f"{sum(gap <= limit for gap in gaps)} within {100 * limit:g} %" for limit in LIMITS]
+    print(f"{len(gaps)} graphs: {', '.join(within)}, the largest gap {100 * max(gaps):.2f} %")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,8 @@ op. Limits count processor time of one thread. Rows are added to the CSV file --
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import common
 from two_level_offload import two_level
@@ -70,15 +68,15 @@ def searched(problem: Problem, method: str, seconds: float) -> tuple[float | Non
     return overhead(problem, found.schedule), None if bound is None else 100 * (bound / problem.graph.base_cost - 1)
 
 
-def rows(given: argparse.Namespace, seen: set[tuple[str, ...]]) -> Iterator[list[str]]:
-    """Yield the cells of each row that is not in `seen`."""
+def rows(given: argparse.Namespace, kept: common.Rows) -> Iterator[list[str]]:
+    """Yield the cells of each row that is not kept yet."""
     for name in given.graphs.split(","):
         graph = with_times(TRAINING_STEPS[name](), "A100")
         for budget in given.budgets.split(","):
             for machine in given.machines.split(";"):
-                head = [name, str(len(graph.ops)), f"{budget} %", machine]
-                if tuple(head) in seen:
+                if kept.known(graph=name, budget=f"{budget} %", machine=machine):
                     continue
+                head = [name, str(len(graph.ops)), f"{budget} %", machine]
                 problem = Problem(graph, f"{budget}%", machine=machine)
                 if problem.hopeless:
                     yield [*head, *["-"] * (len(RIVALS) * given.rivals + 4)]
@@ -96,21 +94,13 @@ def main() -> None:
     )  # fmt: skip
     others = [f"{name}:7" for name in RIVALS] if given.rivals else []
     columns = ["graph:-12", "ops:5", "budget:6", "machine:-11", *others, "search:7", "bound:7", "gap:6", "seconds:7"]
-    table, file = common.Table(*columns), Path(given.rows) if given.rows else None
-    seen = set()
-    if file is not None and file.exists():
-        with file.open(newline="") as lines:
-            for cells in list(csv.reader(lines))[1:]:
-                seen.add(tuple(cells[:4]))
-                table.row(*cells)
-    elif file is not None:
-        file.write_text(",".join(column.rsplit(":", 1)[0] for column in columns) + "\n")
+    table, kept = common.Table(*columns), common.Rows(tuple(each.rsplit(":", 1)[0] for each in columns), given.rows)
+    for row in kept.rows:
+        table.row(*row.values())
     with deadlines_by("processor"):
-        for cells in rows(given, seen):
+        for cells in rows(given, kept):
             table.row(*cells)
-            if file is not None:
-                with file.open("a", newline="") as lines:
-                    csv.writer(lines).writerow(cells)
+            kept.add(dict(zip(kept.fields, cells, strict=True)))
 
 
 if __name__ == "__main__":

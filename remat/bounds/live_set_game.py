@@ -239,14 +239,14 @@ class LiveSetGame:
         It leaves out tensors that can be computed while the others stay live. Inputs of an op take the place of its
         outputs if they have no more bytes, and no other tensor of the set depends on these outputs.
         """
-        effort, known = self._smaller.get((live, asked.memory), (-1, None))
-        if known is not None and effort >= asked.effort:
-            return known
-        found = self._search_smaller(live, asked)
-        if not self.clock.expired:
-            if len(self._smaller) >= MOST_SMALLER:
-                self._smaller.clear()
-            self._smaller[live, asked.memory] = asked.effort, found
+        question = live, asked.memory
+        effort, found = self._smaller.get(question, (0, None))
+        if found is None or effort < asked.effort:
+            found = self._search_smaller(live, asked)
+            if not self.clock.expired:
+                if len(self._smaller) >= MOST_SMALLER:
+                    self._smaller.clear()
+                self._smaller[question] = asked.effort, found
         return found
 
     def _search_smaller(self, live: Live, asked: Question) -> Steps:
