@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from remat.bounds.base import Bound, bound_on_peak
-from remat.bounds.live_set_game import Live, LiveSetGame, Question
+from remat.bounds.live_set_game import ENDLESS, Live, LiveSetGame, Question
 from remat.bounds.live_set_gates import Gates
 from remat.bounds.live_set_schedule import Computes
 from remat.bounds.peak_bounds import structural_bound
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE
-from remat.runtime.deadline import Deadline
+from remat.runtime.deadline import Deadline, OverdueError, now
 from remat.schedule import Schedule
 
 #: Ops of the largest graph: each tensor takes a bit per tensor.
@@ -30,7 +32,12 @@ FINE = 1e-3
 #: time. In the zoo, one tensor of an image takes at least 7 % next to a text of at most 5 %, which has parts of 1 %.
 SMALL = 0.06, 0.005
 #: Shares of the time left for gates, and of that for one question about all sets.
-GATES_SHARE, QUESTION_SHARE = 0.3, 0.8
+GATES_SHARE, QUESTION_SHARE = 0.4, 0.8
+#: Time of a question relative to the first pass, in rounds. Refutations take at most a third of it, on ten graphs of the
+#: zoo; what gates do not refute takes up to ten times as long.
+QUESTION_TIMES = 0.5, 2.0, math.inf
+#: Questions in succession without a refutation after which a round with limited time ends.
+MOST_VAIN = 3
 #: Memory of first schedules, relative to the least that suffices. They hold tensors written late, without failed
 #: searches, and take 3 to 4 s on graphs of 2,000 ops; with the least memory it is 10 s, or too many computes.
 ROOMS = 1.3, 1.03
@@ -84,6 +91,14 @@ def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None
     return search.bound()
 
 
+@dataclass
+class GateBounds:
+    """Gates, and the least memory at which they are known to refute no set."""
+
+    gates: Gates
+    vain: int = ENDLESS
+
+
 class LiveSetSearch:
     """Search for the least memory in which the inputs of each op can be live, from below and from above.
 
@@ -92,7 +107,7 @@ class LiveSetSearch:
     memory rises by :data:`RISE`, and by twice as much each further time. At the end of a pass, all inputs can be live
     within the largest memory. Further passes halve the interval between the bound and the least such memory. Where they
     give up, the next ones aim above and below. When little is left there, the next round searches longer. After the
-    first pass, gates refute memory in between. A later call of :meth:`run` continues the search.
+    first pass and between rounds, gates refute memory in between. A later call of :meth:`run` continues the search.
 
     Parameters
     ----------
@@ -115,8 +130,11 @@ class LiveSetSearch:
         """Least and most memory at which the present round gave up."""
         applies = not problem.can_move and len(problem.graph.ops) <= MOST_OPS
         self.game = LiveSetGame(problem) if applies else None
-        self._refuted = -1
-        """Place among the goals of the last one that gates refuted."""
+        self._first_seconds = 0.0
+        """Of the first pass."""
+        self._gates: list[GateBounds] = []
+        self._refuted: Live = frozenset()
+        """The last set that gates refuted."""
         self._too_long = False
         """True if a schedule had too many computes; those with less memory mostly have more."""
 
@@ -130,9 +148,13 @@ class LiveSetSearch:
         )
 
     @property
+    def _fine(self) -> int:
+        """Bytes between what suffices and what is necessary that are not worth further passes, which take long."""
+        return 1 + int(FINE * (self.high or 0))
+
+    @property
     def _nearly_closed(self) -> bool:
-        """Return True if what suffices is within :data:`FINE` of what is necessary: further passes take long."""
-        return self.high is not None and self.high - self.low <= 1 + int(FINE * self.high)
+        return self.high is not None and self.high - self.low <= self._fine
 
     def run(self, clock: Deadline) -> None:
         """Search until the interval is closed, the last round is over, or the deadline."""
@@ -145,11 +167,13 @@ class LiveSetSearch:
         if game is None or clock.expired:
             return False
         game.clock = clock
-        memory, first = self._memory(game), self.high is None
+        memory, first, began = self._memory(game), self.high is None, now()
         if memory is not None:
             self._pass(game, memory)
-        if first and self.high is not None:
-            self._ask_gates(self.high, clock.share(GATES_SHARE))
+        if first:
+            self._first_seconds += now() - began
+            if self.high is not None:
+                self._ask_gates(clock.share(GATES_SHARE))
         return memory is not None
 
     def decide(self, budget: int, clock: Deadline) -> bool | None:
@@ -182,11 +206,12 @@ class LiveSetSearch:
                 return (self.low + self.high) // 2
             least, most = self._vain
             above, below = self.high - max(most, self.low), least - self.low
-            if max(above, below) > 1 + int(FINE * self.high):
+            if max(above, below) > self._fine:
                 return self.high - (above + 1) // 2 if above >= below else self.low + below // 2
             if self._round == 0:
                 self._refute(game)
             self._round, self._vain = self._round + 1, None
+            self._ask_gates(game.clock.share(GATES_SHARE))
         return None
 
     def _pass(self, game: LiveSetGame, memory: int) -> None:
@@ -228,33 +253,52 @@ class LiveSetSearch:
                 if game.lower(goal) > self.low:
                     self.low, self._cause = int(game.lower(goal)), name
 
-    def _ask_gates(self, high: int, clock: Deadline) -> None:
-        """Ask gates whether they refute a set at some memory, and move that up or down until little is left.
+    def _ask_gates(self, clock: Deadline) -> None:
+        """Ask gates for the largest memory that they refute.
 
-        The first memory is just below what suffices: sizes are often multiples of one, so that nothing lies between.
+        Each round has more time for a question. A later round or call continues with those that took too long.
         """
-        fine = 1 + int(FINE * high)
-        for small in SMALL:
-            gates, most = Gates(self.problem, int(small * self.low)), high
-            while most - self.low > fine and not clock.expired:
-                memory = most - fine if most == high else (self.low + most) // 2
-                if not self._gates_refute(gates, memory, clock.share(QUESTION_SHARE)):
-                    most = memory
+        self._gates = self._gates or [GateBounds(Gates(self.problem, int(small * self.low))) for small in SMALL]
+        for times in QUESTION_TIMES if math.isfinite(clock.remaining) else (math.inf,):
+            for gates in self._gates:
+                self._halve(gates, times * self._first_seconds, clock)
 
-    def _gates_refute(self, gates: Gates, memory: int, clock: Deadline) -> bool:
-        """Raise the bound if gates refute a set within the memory; return whether they do.
+    def _halve(self, bounds: GateBounds, limit: float, clock: Deadline) -> None:
+        """Ask gates for memory just below what suffices, and then halfway up or down until little is left.
 
-        It begins with the set that they refuted last.
+        `limit`: seconds of a question.
+        Sizes are often multiples of one, so that nothing lies between what suffices and the first memory.
         """
-        assert self.game is not None
+        assert self.high is not None
+        most, vain = min(self.high, bounds.vain), 0
+        while (
+            most - self.low > self._fine and not clock.expired and vain < (MOST_VAIN if limit < math.inf else math.inf)
+        ):
+            memory = most - self._fine if most == self.high else (self.low + most) // 2
+            refuted = self._gates_refute(bounds.gates, memory, clock.share(QUESTION_SHARE).earlier(limit))
+            vain = 0 if refuted else vain + 1
+            if not refuted:
+                most = memory
+            if refuted is False:
+                bounds.vain = memory
+
+    def _gates_refute(self, gates: Gates, memory: int, clock: Deadline) -> bool | None:
+        """Raise the bound if gates refute a set within the memory; return whether they do, None if time ran out.
+
+        It begins with the set that they refuted last, and with those that need the most as far as known.
+        """
+        game, high = self.game, self.high
+        assert game is not None and high is not None
+        most = high - self._fine
+        goals = [(name, goal) for name, goal in self._goals(game) if game.upper(goal) > memory]
         gates.game.clock = clock
-        goals = enumerate(self._goals(self.game))
-        for place, (name, goal) in sorted(goals, key=lambda each: each[0] != self._refuted):
-            if self.game.upper(goal) > memory and gates.refute(goal, memory):
-                self.low, self._cause, self._refuted = memory + 1, name, place
-                return True
-            if clock.expired:
-                break
+        try:
+            for name, goal in sorted(goals, key=lambda each: (each[1] != self._refuted, game.upper(each[1]) <= most)):
+                if gates.refute(goal, memory):
+                    self.low, self._cause, self._refuted = memory + 1, name, goal
+                    return True
+        except OverdueError:
+            return None
         return False
 
     def schedules(self, limit: int, clock: Deadline) -> Iterator[Schedule]:

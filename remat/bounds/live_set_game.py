@@ -164,7 +164,7 @@ class LiveSetGame:
         elif reached is None:
             queue, progress = [self._entry(first.live, 0)], (max(first.live), 1)
             while queue and reached is None:
-                last, *_, live = heappop(queue)
+                last, size, _, live = heappop(queue)
                 if last < progress[0]:
                     progress = last, len(visits)
                 if self.clock.expired:
@@ -172,7 +172,7 @@ class LiveSetGame:
                 if len(visits) - progress[1] > asked.effort:
                     self._vain[goal] = asked
                     return None
-                new, exceeded = self._expand(live, visits, asked)
+                new, exceeded = self._expand(live, size, visits, asked)
                 beyond = min(beyond, exceeded)
                 reached = next((before for before in new if self.upper(before) <= asked.memory), None)
                 for before in new:
@@ -199,11 +199,14 @@ class LiveSetGame:
         """Return a set with its place in the queue of a search."""
         return max(live, default=-1), self.bytes(live), number, live
 
-    def _expand(self, live: Live, visits: Visits, asked: Question) -> tuple[list[Live], float]:
-        """Return new sets from which `live` is reached by a last step, and the least memory of those that exceed it."""
+    def _expand(self, live: Live, size: int, visits: Visits, asked: Question) -> tuple[list[Live], float]:
+        """Return new sets from which `live` is reached by a last step, and the least memory of those that exceed it.
+
+        `size`: bytes of `live`.
+        """
         new, beyond = [], inf
         for op in self._last_ops(live):
-            needed = self._memory(op, live)
+            needed = self._memory(op, live, size)
             if needed > asked.memory:
                 beyond = min(beyond, needed)
                 continue
@@ -254,38 +257,44 @@ class LiveSetGame:
         peak, changed = 0, True
         backwards: list[int] = []
         while changed and live:
-            changed, size = False, self.bytes(live)
+            changed, size, rest = False, self.bytes(live), bits(live)
             for tensor in sorted(live, reverse=True):
+                depends = bool(self.before[tensor] & rest)
+                if not depends and self._least[tensor] + size - self.size[tensor] > asked.memory:
+                    continue
                 others = live - {tensor}
                 held = size - self.own_bytes(tensor, others)
-                made = self._made(tensor, others, held, asked) if others else None
+                made = self._made(tensor, others, held, asked, depends) if others else None
                 if made is not None:
                     live, size, peak, changed = others, held, max(peak, made.peak), True
+                    rest ^= 1 << tensor
                     backwards += made.backwards
             for op in self._last_ops(live):
-                before = self._forced(op, live, asked.memory)
-                if before is not None:
-                    peak, changed = max(peak, self._memory(op, live)), True
-                    live = before
+                before = self._forced(op, live)
+                if before is not None and (needed := self._memory(op, live, size)) <= asked.memory:
+                    live, peak, changed = before, max(peak, needed), True
                     backwards.append(op)
                     break
         return Steps(live, peak, backwards)
 
-    def _forced(self, op: int, live: Live, memory: int) -> Live | None:
-        """Return the set before a last step of `op` if that step is as good as any other; otherwise None."""
+    def _forced(self, op: int, live: Live) -> Live | None:
+        """Return the set before a last step of `op` if that step, if it fits, is as good as any other; else None."""
         outputs, more = self.writes[op] & live, self.reads[op] - live
-        if self.bytes(more) > self.bytes(outputs) or self._memory(op, live) > memory:
+        if self.bytes(more) > self.bytes(outputs):
             return None
         if not self.shared.isdisjoint(outputs):  # a buffer takes no further bytes while its other writers run
             return None
-        others = live - outputs
-        if any(self.before[other] >> tensor & 1 for tensor in outputs for other in others):
+        others, written = live - outputs, bits(outputs)
+        if any(self.before[other] & written for other in others):
             return None
         return others | more
 
-    def _made(self, tensor: int, others: Live, held: int, asked: Question) -> Steps | None:
-        """Return steps that compute a tensor while others of `held` bytes stay live; None if none are found."""
-        local = self.made_from(tensor, others, asked)
+    def _made(self, tensor: int, others: Live, held: int, asked: Question, depends: bool) -> Steps | None:
+        """Return steps that compute a tensor while others of `held` bytes stay live; None if none are found.
+
+        `depends`: whether it depends on some of them.
+        """
+        local = self.made_from(tensor, others, asked) if depends else None
         if local is not None:
             return local
         if not self._from_nothing(tensor, held, asked):
@@ -329,14 +338,15 @@ class LiveSetGame:
 
     def _between(self, tensor: int, others: Live, held: int) -> list[int] | None:
         """Return the ops between others and a tensor in the reference order; None if they are too many."""
-        stack = [self.writer[tensor]]
+        reads, writer, before = self.reads, self.writer, self.before
+        stack = [writer[tensor]]
         found = set(stack)
         while stack:
-            for read in self.reads[stack.pop()] - others:
-                writer = self.writer[read]
-                if self.before[read] & held and writer not in found:
-                    found.add(writer)
-                    stack.append(writer)
+            for read in reads[stack.pop()]:
+                op = writer[read]
+                if op not in found and read not in others and before[read] & held:
+                    found.add(op)
+                    stack.append(op)
             if len(found) > MOST_LOCAL:
                 return None
         return sorted(found, key=self.position.__getitem__)
@@ -347,7 +357,8 @@ class LiveSetGame:
         live, size, peak = set(others), self.bytes(others), 0
         steps: list[int] = []
         for op in ops:
-            for read in sorted(self.reads[op] - live, key=self.size.__getitem__, reverse=True):
+            missing = self.reads[op] - live
+            for read in sorted(missing, key=self.size.__getitem__, reverse=True) if missing else ():
                 if not self._from_nothing(read, size, asked):
                     return None
                 peak = max(peak, self._upper[self._singles[read]] + size)
@@ -361,7 +372,8 @@ class LiveSetGame:
             steps.append(op)
             new = {written for written in self.writes[op] - live if written in last or written == tensor}
             old = {read for read in self.reads[op] if last[read] == op} - others
-            live = (live | new) - old
+            live |= new
+            live -= old
             size = self.bytes(live) if self.shared else size + self.bytes(new) - self.bytes(old)
         return Steps(others, peak, steps[::-1])
 
@@ -374,9 +386,9 @@ class LiveSetGame:
                 seen.add(op)
                 yield op
 
-    def _memory(self, op: int, live: Live) -> int:
-        """Return the memory of a step of `op` with the tensors of `live`."""
-        return self.needs[op] + self.bytes(live - self.touched[op])
+    def _memory(self, op: int, live: Live, size: int) -> int:
+        """Return the memory of a step of `op` with the tensors of `live`, which take `size` bytes."""
+        return self.needs[op] + size - self.bytes(live & self.touched[op])
 
     def bytes(self, tensors: Live | set[int]) -> int:
         """Return the memory of tensors; contributions to the same buffer share its bytes."""

@@ -55,11 +55,21 @@ class Gates:
         self._levels: dict[int, Level] = {}
 
     def refute(self, live: Live, memory: int) -> bool:
-        """Return True only if a set cannot be live within the memory; tensors that were left out are ignored."""
+        """Return True only if a set cannot be live within the memory; tensors that were left out are ignored.
+
+        A later call with the same memory continues one that was interrupted.
+
+        Raises
+        ------
+        OverdueError
+            At the deadline of the game.
+        """
         live = frozenset(tensor for tensor in live if self.game.size[tensor] > self._small)
-        if memory not in self._levels:
-            self._levels = {memory: Level(self, memory, -1)}
-        return bool(live) and self._levels[memory].refute(live)
+        level = self._levels.setdefault(memory, Level(self, memory, -1))
+        refuted = bool(live) and level.refute(live)
+        if refuted:  # there will be no questions with less memory
+            self._levels = {each: level for each, level in self._levels.items() if each >= memory}
+        return refuted
 
     def needed_by(self, live: Live) -> int:
         """Return the ops that a set needs, as bits."""
@@ -76,14 +86,18 @@ class Gates:
         if self._fits.get(tensor, memory + 1) <= memory:
             return True
         self._fits[tensor] = memory  # for questions within this one
-        decided = game.decide(goal, Question(memory, EFFORT_ALONE))
-        if decided is None and not game.clock.expired:
+        fits = False
+        try:
+            decided = game.decide(goal, Question(memory, EFFORT_ALONE))
+            game.clock.check()
             # Not by the common level, which is for all tensors and may be under construction.
-            decided = False if Level(self, memory, self._needed[tensor]).refute(goal) else None
-        if decided is False:
-            del self._fits[tensor]
+            fits = bool(decided) or (decided is None and not Level(self, memory, self._needed[tensor]).refute(goal))
+        finally:
+            if not fits:
+                self._fits.pop(tensor, None)
+        if not fits:
             self._exceeds[tensor] = memory
-        return decided is not False
+        return fits
 
 
 class Line(NamedTuple):
@@ -157,6 +171,8 @@ class Level:
         self._free: dict[int, int] = {}
         self._moments: dict[tuple[Live, Live, int | None], Moment] = {}
         self._refuted: dict[Live, bool] = {}
+        self._excluded: set[tuple[Live, int, int]] = set()
+        """Sets, with last gates and tensors that these lead to, which are impossible."""
         self.ancestors, self._within = cache(self._find_ancestors), cache(self._find_within)
         self._derived = cache(self._find_derived)
 
@@ -167,7 +183,6 @@ class Level:
     def refute(self, live: Live) -> bool:
         """Return True only if a set cannot be live."""
         if live not in self._refuted:
-            self._refuted[live] = False
             self._refuted[live] = self._refutes(live)
         return self._refuted[live]
 
@@ -180,13 +195,15 @@ class Level:
         end = self._moment(live, frozenset(), None)
         if self._violated(0, self._memory, [end]) is None:
             return False
-        return all(
-            self._all_violate(gate, [*reversed(self._chain(gate, end, last)), end])
-            for gate in gates
-            if self.game.needs[gate] <= self._memory
-            for last in live
-            if self._derived(gate) >> last & 1
-        )
+        fitting = (gate for gate in gates if self.game.needs[gate] <= self._memory)
+        cases = [(live, gate, last) for gate in fitting for last in live if self._derived(gate) >> last & 1]
+        for case in cases:
+            if case not in self._excluded:
+                _, gate, last = case
+                if not self._all_violate(gate, [*reversed(self._chain(gate, end, last)), end]):
+                    return False
+                self._excluded.add(case)
+        return True
 
     # -- what ops other than gates make ------------------------------------------------------------------------------
 
@@ -259,7 +276,7 @@ class Level:
         key = live, lines, op
         if key in self._moments:
             return self._moments[key]
-        moment = self._moments[key] = Moment(live, lines)
+        moment = Moment(live, lines)
         game = self.game
         least, touched = (game.bytes(live), live) if op is None else (game.needs[op], game.touched[op])
         moment.impossible = least + self._held(lines, touched) > self._memory
@@ -271,6 +288,7 @@ class Level:
             if not self._free_next_to(held) >> tensor & 1:
                 moment.conditions.append(Condition(tensor, held))
         moment.bound = frozenset(condition.tensor for condition in moment.conditions)
+        self._moments[key] = moment
         return moment
 
     def _earlier(self, moment: Moment, tensor: int) -> Moment | None:
@@ -324,8 +342,9 @@ class Level:
         stack, seen = [(first, self._memory - self.game.needs[gate])], {first}
         while stack:
             live, room = stack.pop()
+            self.game.clock.check()
             missing = self._violated(live, room, moments)
-            if missing is None or len(seen) > MOST_TRIES or self.game.clock.expired:
+            if missing is None or len(seen) > MOST_TRIES:
                 return False
             for tensor in numbers(missing):
                 more = live | 1 << tensor
