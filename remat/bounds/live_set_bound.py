@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from remat.bounds.base import Bound, bound_on_peak
@@ -32,9 +32,9 @@ FINE = 1e-3
 #: time. In the zoo, one tensor of an image takes at least 7 % next to a text of at most 5 %, which has parts of 1 %.
 SMALL = 0.06, 0.005
 #: Shares of the time left for gates, and of that for one question about all sets.
-GATES_SHARE, QUESTION_SHARE = 0.4, 0.8
-#: Time of a question relative to the first pass, in rounds. Refutations take at most a third of it, on ten graphs of the
-#: zoo; what gates do not refute takes up to ten times as long.
+GATES_SHARE, QUESTION_SHARE = 0.3, 0.8
+#: Time of a question relative to the first pass, in rounds. Refutations take at most a third of it, on ten graphs of
+#: the zoo; what gates do not refute takes up to ten times as long.
 QUESTION_TIMES = 0.5, 2.0, math.inf
 #: Questions in succession without a refutation after which a round with limited time ends.
 MOST_VAIN = 3
@@ -93,10 +93,16 @@ def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None
 
 @dataclass
 class GateBounds:
-    """Gates, and the least memory at which they are known to refute no set."""
+    """What gates refute.
+
+    `vain`: the least memory at which they are known to refute no set. `unanswered`: memory at which they are not known
+    to. `round`: number of rounds of questions.
+    """
 
     gates: Gates
     vain: int = ENDLESS
+    unanswered: set[int] = field(default_factory=set)
+    round: int = 0
 
 
 class LiveSetSearch:
@@ -172,8 +178,7 @@ class LiveSetSearch:
             self._pass(game, memory)
         if first:
             self._first_seconds += now() - began
-            if self.high is not None:
-                self._ask_gates(clock.share(GATES_SHARE))
+            self.ask_gates(clock)
         return memory is not None
 
     def decide(self, budget: int, clock: Deadline) -> bool | None:
@@ -211,7 +216,7 @@ class LiveSetSearch:
             if self._round == 0:
                 self._refute(game)
             self._round, self._vain = self._round + 1, None
-            self._ask_gates(game.clock.share(GATES_SHARE))
+            self.ask_gates(game.clock)
         return None
 
     def _pass(self, game: LiveSetGame, memory: int) -> None:
@@ -253,34 +258,54 @@ class LiveSetSearch:
                 if game.lower(goal) > self.low:
                     self.low, self._cause = int(game.lower(goal)), name
 
-    def _ask_gates(self, clock: Deadline) -> None:
-        """Ask gates for the largest memory that they refute.
+    def ask_gates(self, clock: Deadline) -> None:
+        """Ask gates in a share of the time for the largest memory that they refute, once the first pass is over.
 
-        Each round has more time for a question. A later round or call continues with those that took too long.
+        Each round has more time for a question. The next one continues with those that took too long, as later calls do.
         """
+        if self.high is None:
+            return
+        clock = clock.share(GATES_SHARE)
         self._gates = self._gates or [GateBounds(Gates(self.problem, int(small * self.low))) for small in SMALL]
-        for times in QUESTION_TIMES if math.isfinite(clock.remaining) else (math.inf,):
-            for gates in self._gates:
-                self._halve(gates, times * self._first_seconds, clock)
+        while pending := [bounds for bounds in self._gates if self._pending(bounds)]:
+            bounds = min(pending, key=lambda each: each.round)
+            times = QUESTION_TIMES[bounds.round] if math.isfinite(clock.remaining) else math.inf
+            if not self._ask_round(bounds, times * self._first_seconds, clock):
+                return
+            bounds.round += 1
 
-    def _halve(self, bounds: GateBounds, limit: float, clock: Deadline) -> None:
-        """Ask gates for memory just below what suffices, and then halfway up or down until little is left.
+    def _pending(self, bounds: GateBounds) -> bool:
+        """Return True if gates may still refute memory."""
+        assert self.high is not None
+        return bounds.round < len(QUESTION_TIMES) and min(self.high, bounds.vain) - self.low > self._fine
 
-        `limit`: seconds of a question.
-        Sizes are often multiples of one, so that nothing lies between what suffices and the first memory.
+    def _ask_round(self, bounds: GateBounds, limit: float, clock: Deadline) -> bool:
+        """Ask gates for memory halfway between what is necessary and what they do not refute, until little is left.
+
+        The first question is just below what suffices: sizes are often multiples of one, so that nothing lies between.
+        Questions of earlier rounds that took too long come before new ones. `limit`: seconds of a question.
+        Return False if the round is not over.
         """
         assert self.high is not None
-        most, vain = min(self.high, bounds.vain), 0
-        while (
-            most - self.low > self._fine and not clock.expired and vain < (MOST_VAIN if limit < math.inf else math.inf)
-        ):
-            memory = most - self._fine if most == self.high else (self.low + most) // 2
-            refuted = self._gates_refute(bounds.gates, memory, clock.share(QUESTION_SHARE).earlier(limit))
-            vain = 0 if refuted else vain + 1
-            if not refuted:
-                most = memory
-            if refuted is False:
+        most, vain, earlier = min(self.high, bounds.vain), 0, bounds.unanswered.copy()
+        while most - self.low > self._fine and (vain < MOST_VAIN or math.isinf(limit)):
+            first = bounds.round == 0 and most == self.high
+            new = most - self._fine if first else (self.low + most) // 2
+            memory = min((each for each in earlier if self.low < each < most), default=new)
+            part = clock.share(QUESTION_SHARE)
+            last = part.remaining < limit
+            refuted = self._gates_refute(bounds.gates, memory, part.earlier(limit))
+            if refuted is None and last:
+                return False
+            if refuted:
+                vain = 0
+                continue
+            most, vain = memory, vain + 1
+            if refuted is None:
+                bounds.unanswered.add(memory)
+            else:
                 bounds.vain = memory
+        return True
 
     def _gates_refute(self, gates: Gates, memory: int, clock: Deadline) -> bool | None:
         """Raise the bound if gates refute a set within the memory; return whether they do, None if time ran out.

@@ -93,6 +93,7 @@ STAGES = (
     Stage("live-sets", 0.6, when=("narrow",)),
     *_LONGER,
     Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),
+    Stage("live-sets", 0.8, when=("narrow",)),
     Stage("live-sets", 0.5),
     Stage("live-search", 0.5, max_ops=LIVE_SEARCH_OPS, when=("free-order", "no-training", "not-tiny")),
     Stage("annealing", 0.5, wait=True),
@@ -179,7 +180,11 @@ class MinPeakSearch(Policy):
         if self.once or self.over:
             return False
         with self.session.timed("live-sets"):
-            search = self.live_sets = self.live_sets or LiveSetSearch(self.problem)
+            if self.live_sets is None:
+                self.live_sets = LiveSetSearch(self.problem)
+            else:
+                self.live_sets.ask_gates(deadline)
+            search = self.live_sets
             first, later = deadline.share(FIRST_SHARE), deadline.share(DECIDING_SHARE)
             much_lower = MUCH_LOWER * self.peak
             while search.advance(first if search.high is None else later):
