@@ -32,10 +32,10 @@ FINE = 1e-3
 #: time. In the zoo, one tensor of an image takes at least 7 % next to a text of at most 5 %, which has parts of 1 %.
 SMALL = 0.06, 0.005
 #: Shares of the time left for gates, and of that for one question about all sets.
-GATES_SHARE, QUESTION_SHARE = 0.3, 0.8
-#: Time of a question relative to the first pass, in rounds. Refutations take at most a third of it, on ten graphs of
-#: the zoo; what gates do not refute takes up to ten times as long.
-QUESTION_TIMES = 0.5, 2.0, math.inf
+GATES_SHARE, QUESTION_SHARE = 0.5, 0.9
+#: Times relative to the first pass: of gates in one call, and of a question in each round. Refutations take at most 0.4
+#: of it on ten graphs of the zoo; what gates do not refute takes up to ten times as long as the pass.
+GATES_TIME, QUESTION_TIMES = 2.0, (0.5, 2.0, math.inf)
 #: Questions in succession without a refutation after which a round with limited time ends.
 MOST_VAIN = 3
 #: Memory of first schedules, relative to the least that suffices. They hold tensors written late, without failed
@@ -93,7 +93,7 @@ def live_set_bound(problem: Problem, *, deadline: float | Deadline | None = None
 
 @dataclass
 class GateBounds:
-    """What gates refute.
+    """Gates, and the memory that they refute.
 
     `vain`: the least memory at which they are known to refute no set. `unanswered`: memory at which they are not known
     to. `round`: number of rounds of questions.
@@ -141,8 +141,8 @@ class LiveSetSearch:
         self._gates: list[GateBounds] = []
         self._refuted: Live = frozenset()
         """The last set that gates refuted."""
-        self._too_long = False
-        """True if a schedule had too many computes; those with less memory mostly have more."""
+        self._too_long = self._too_long_quick = False
+        """True if a schedule, or a quick one, had too many computes; those with less memory mostly have more."""
 
     def bound(self) -> Bound:
         """Return the bound so far."""
@@ -259,13 +259,16 @@ class LiveSetSearch:
                     self.low, self._cause = int(game.lower(goal)), name
 
     def ask_gates(self, clock: Deadline) -> None:
-        """Ask gates in a share of the time for the largest memory that they refute, once the first pass is over.
+        """Ask gates for the largest memory that they refute, once the first pass is over.
 
-        Each round has more time for a question. The next one continues with those that took too long, as later calls do.
+        They have a share of the time, and at most :data:`GATES_TIME`: they refute much in less, or nothing.
+        Each round has more time for a question. The next one, or a later call, continues with those that took too long.
         """
         if self.high is None:
             return
         clock = clock.share(GATES_SHARE)
+        if math.isfinite(clock.remaining):
+            clock = clock.earlier(GATES_TIME * self._first_seconds)
         self._gates = self._gates or [GateBounds(Gates(self.problem, int(small * self.low))) for small in SMALL]
         while pending := [bounds for bounds in self._gates if self._pending(bounds)]:
             bounds = min(pending, key=lambda each: each.round)
@@ -295,17 +298,15 @@ class LiveSetSearch:
             part = clock.share(QUESTION_SHARE)
             last = part.remaining < limit
             refuted = self._gates_refute(bounds.gates, memory, part.earlier(limit))
-            if refuted is None and last:
-                return False
             if refuted:
                 vain = 0
                 continue
             most, vain = memory, vain + 1
-            if refuted is None:
-                bounds.unanswered.add(memory)
-            else:
+            if refuted is False:
                 bounds.vain = memory
-        return True
+            elif not last:
+                bounds.unanswered.add(memory)
+        return not clock.expired
 
     def _gates_refute(self, gates: Gates, memory: int, clock: Deadline) -> bool | None:
         """Raise the bound if gates refute a set within the memory; return whether they do, None if time ran out.
@@ -341,11 +342,14 @@ class LiveSetSearch:
         quick: dict[str, Any] = {"memory": high, "by_writer": True, "most": QUICK * len(game.order)}
         least: dict[str, Any] = {"memory": high}
         roomy = [{"memory": int(high * room), "by_writer": True, "failures": 0} for room in ROOMS]
-        for limits in [quick, *([least, *roomy] if self._nearly_closed else [*roomy, least])]:
+        first = [] if self._too_long_quick else [quick]
+        for limits in [*first, *([least, *roomy] if self._nearly_closed else [*roomy, least])]:
             memory = limits["memory"]
             schedule = Computes(game, **limits).schedule(clock) if memory < below else None
             if schedule is not None:
                 yield schedule
                 if memory == high:
                     return
+            elif limits is quick and memory < below:
+                self._too_long_quick = not clock.expired
         self._too_long = high < below and not clock.expired

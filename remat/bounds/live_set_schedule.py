@@ -67,6 +67,7 @@ class Computes:
         for place in range(len(game.order) - 1, -1, -1):
             for read in game.reads[game.order[place]]:
                 self._uses[read].append(place)
+        self._last_use = [uses[0] if uses else -1 for uses in self._uses]
 
     def schedule(self, clock: Deadline) -> Schedule | None:
         """Return the schedule; None at the deadline, or if it has too many computes.
@@ -74,12 +75,12 @@ class Computes:
         At the end, the tensors to keep are made live by their steps. If no such steps are known, they are live from
         their last compute on, in addition to `memory`.
         """
-        game, never = self._game, len(self._game.order) + 1
+        game, last_use = self._game, self._last_use
         game.clock = clock
         for self._now, op in enumerate(game.order):
             self._rank = cache(self._hindrance)
             self._needed.clear()
-            useful = {tensor for tensor in self._live if self._next_use(tensor) != never}
+            useful = {tensor for tensor in self._live if last_use[tensor] >= self._now}
             holding = Holding(game, self._memory, op, self._live, useful, failures=self._failures)
             held = holding.by_writer() if self._by_writer else holding.by_effort()
             self._follow(holding.walk or self._walk(game.reads[op] - held), held)

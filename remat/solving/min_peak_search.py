@@ -51,7 +51,7 @@ ENDLESS = 60.0
 LOADING_LEAST = 1.0
 #: Ops up to which orders are searched with and without kernels.
 ORDERING_OPS, SLOW_ORDERING_OPS = 20_000, 200
-#: Maximum seconds of the first runs of eviction and greedy.
+#: Maximum seconds of the first runs of eviction, greedy and Rotor.
 FIRST_SECONDS = 2.0
 #: Ops up to which training graphs search live sets early: the first pass takes 4 s of processor time on 2,600 ops, and
 #: its schedules often have too many computes.
@@ -88,8 +88,9 @@ STAGES = (
     *_BRIEF,
     Stage("eviction", 0.05, seconds=FIRST_SECONDS, when=("no-training",)),
     Stage("greedy", 0.05, seconds=FIRST_SECONDS),
-    Stage(ROTOR, 0.15, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
-    Stage("live-sets", 0.7, max_ops=FIRST_LIVE_OPS, when=("training",)),
+    Stage(ROTOR, 0.15, seconds=FIRST_SECONDS, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
+    Stage("live-sets", 0.75, max_ops=FIRST_LIVE_OPS, when=("training",)),
+    Stage(ROTOR, 0.3, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
     Stage("live-sets", 0.6, when=("narrow",)),
     *_LONGER,
     Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from heapq import heappop, heappush
 from itertools import combinations
@@ -14,7 +15,7 @@ from remat.bounds.live_set_game import LiveSetGame
 from remat.bounds.live_set_gates import Gates
 from remat.graphs.io import load_graph
 from remat.runtime.bits import bits, numbers
-from remat.runtime.deadline import Deadline
+from remat.runtime.deadline import Deadline, OverdueError
 from remat.testing import random_graph
 
 
@@ -74,6 +75,25 @@ def test_gates_close_the_least_peak_of_a_transformer(name: str, small: int, memo
     game = gates.game
     gradients = [reads for op, reads in enumerate(game.reads) if "sum_" in game.problem.graph.op_names[op]]
     assert any(gates.refute(reads, memory) for reads in gradients)
+
+
+def test_later_calls_continue_an_interrupted_question() -> None:
+    """A set that takes some 700 checks of the clock is refuted in parts of 100."""
+    gates = Gates(Problem(load_graph("vit")), 600_000)
+    game, parts, refuted = gates.game, 0, None
+    goal = game.reads[game.problem.graph.op_names.index("sum_layers.10.residual1")]
+    while refuted is None:
+        game.clock, parts = clock_of(100), parts + 1
+        with contextlib.suppress(OverdueError):
+            refuted = gates.refute(goal, 135_500_000)
+    assert refuted
+    assert 5 < parts < 20
+
+
+def clock_of(checks: int) -> Deadline:
+    """Return a deadline that expires after as many checks."""
+    left = iter(range(checks))
+    return Deadline().until(lambda: next(left, None) is None)
 
 
 @pytest.mark.slow
