@@ -36,6 +36,8 @@ GATES_SHARE, QUESTION_SHARE = 0.5, 0.9
 #: Times relative to the first pass: of gates in one call, and of a question in each round. Refutations take at most 0.4
 #: of it on ten graphs of the zoo; what gates do not refute takes up to ten times as long as the pass.
 GATES_TIME, QUESTION_TIMES = 2.0, (0.5, 2.0, math.inf)
+#: Seconds added to the time of the first pass, which takes next to none on small graphs.
+LEAST_SECONDS = 0.05
 #: Questions in succession without a refutation after which a round with limited time ends.
 MOST_VAIN = 3
 #: Memory of first schedules, relative to the least that suffices. They hold tensors written late, without failed
@@ -136,7 +138,7 @@ class LiveSetSearch:
         """Least and most memory at which the present round gave up."""
         applies = not problem.can_move and len(problem.graph.ops) <= MOST_OPS
         self.game = LiveSetGame(problem) if applies else None
-        self._first_seconds = 0.0
+        self._first_seconds = LEAST_SECONDS
         """Of the first pass."""
         self._gates: list[GateBounds] = []
         self._refuted: Live = frozenset()
