@@ -88,7 +88,7 @@ STAGES = (
     *_BRIEF,
     Stage("eviction", 0.05, seconds=FIRST_SECONDS, when=("no-training",)),
     Stage("greedy", 0.05, seconds=FIRST_SECONDS),
-    Stage(ROTOR, 0.15, seconds=FIRST_SECONDS, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
+    Stage(ROTOR, 0.15, seconds=FIRST_SECONDS, max_ops=LIMITS[ROTOR], when=("training",)),
     Stage("live-sets", 0.75, max_ops=FIRST_LIVE_OPS, when=("training",)),
     Stage(ROTOR, 0.3, max_ops=LIMITS[ROTOR], when=("training",), wait=True),
     Stage("live-sets", 0.6, when=("narrow",)),
