@@ -205,6 +205,7 @@ class LiveSetSearch:
         """Return the memory with which the next pass starts; None after the last round, or if the interval is closed.
 
         A round gives up at some memory. It halves the larger of the intervals above and below, until both are small.
+        Then gates have their turn, and the next round begins.
         """
         if self.high is None:
             return self.low

@@ -257,17 +257,13 @@ class LiveSetGame:
         peak, changed = 0, True
         backwards: list[int] = []
         while changed and live:
-            changed, size, rest = False, self.bytes(live), bits(live)
+            changed, size = False, self.bytes(live)
             for tensor in sorted(live, reverse=True):
-                depends = bool(self.before[tensor] & rest)
-                if not depends and self._least[tensor] + size - self.size[tensor] > asked.memory:
-                    continue
                 others = live - {tensor}
                 held = size - self.own_bytes(tensor, others)
-                made = self._made(tensor, others, held, asked, depends) if others else None
+                made = self._made(tensor, others, held, asked) if others else None
                 if made is not None:
                     live, size, peak, changed = others, held, max(peak, made.peak), True
-                    rest ^= 1 << tensor
                     backwards += made.backwards
             for op in self._last_ops(live):
                 before = self._forced(op, live)
@@ -289,12 +285,9 @@ class LiveSetGame:
             return None
         return others | more
 
-    def _made(self, tensor: int, others: Live, held: int, asked: Question, depends: bool) -> Steps | None:
-        """Return steps that compute a tensor while others of `held` bytes stay live; None if none are found.
-
-        `depends`: whether it depends on some of them.
-        """
-        local = self.made_from(tensor, others, asked) if depends else None
+    def _made(self, tensor: int, others: Live, held: int, asked: Question) -> Steps | None:
+        """Return steps that compute a tensor while others of `held` bytes stay live; None if none are found."""
+        local = self.made_from(tensor, others, asked)
         if local is not None:
             return local
         if not self._from_nothing(tensor, held, asked):
@@ -357,8 +350,7 @@ class LiveSetGame:
         live, size, peak = set(others), self.bytes(others), 0
         steps: list[int] = []
         for op in ops:
-            missing = self.reads[op] - live
-            for read in sorted(missing, key=self.size.__getitem__, reverse=True) if missing else ():
+            for read in sorted(self.reads[op] - live, key=self.size.__getitem__, reverse=True):
                 if not self._from_nothing(read, size, asked):
                     return None
                 peak = max(peak, self._upper[self._singles[read]] + size)

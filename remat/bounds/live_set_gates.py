@@ -65,8 +65,9 @@ class Gates:
             At the deadline of the game.
         """
         live = frozenset(tensor for tensor in live if self.game.size[tensor] > self._small)
-        level = self._levels.setdefault(memory, Level(self, memory, -1))
-        refuted = bool(live) and level.refute(live)
+        if memory not in self._levels:
+            self._levels[memory] = Level(self, memory, -1)
+        refuted = bool(live) and self._levels[memory].refute(live)
         if refuted:  # there will be no questions with less memory
             self._levels = {each: level for each, level in self._levels.items() if each >= memory}
         return refuted

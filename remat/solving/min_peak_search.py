@@ -181,11 +181,8 @@ class MinPeakSearch(Policy):
         if self.once or self.over:
             return False
         with self.session.timed("live-sets"):
-            if self.live_sets is None:
-                self.live_sets = LiveSetSearch(self.problem)
-            else:
-                self.live_sets.ask_gates(deadline)
-            search = self.live_sets
+            search = self.live_sets = self.live_sets or LiveSetSearch(self.problem)
+            search.ask_gates(deadline)
             first, later = deadline.share(FIRST_SHARE), deadline.share(DECIDING_SHARE)
             much_lower = MUCH_LOWER * self.peak
             while search.advance(first if search.high is None else later):
