@@ -221,7 +221,7 @@ def moving(
             if again and (last.get(tensor) in {None, position} or rng.random() < 2 * share):
                 steps.append(("free", tensor))
                 live.discard(tensor)
-        for tensor in sorted(each for each in copied if rng.random() < share):
+        for tensor in [each for each in sorted(copied) if rng.random() < share]:
             if tensor not in live:
                 provide(tensor)
             else:

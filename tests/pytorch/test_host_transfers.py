@@ -74,6 +74,21 @@ def test_random_moves_keep_values_and_both_memories(name: str) -> None:
     assert fetches > 40 and recomputations > 40
 
 
+def test_a_copy_without_a_discard_stays_to_the_end() -> None:
+    """Also if its fetch has ended: the op ran again for another output."""
+    module, args, captured = case("resnet")
+    op = next(op for op in captured.graph.ops if op.recomputable and len(op.outputs) > 2)
+    first, second = op.outputs[:2]
+    first_moves = [("offload", first), ("free", first), ("fetch", first), ("free", second), ("compute", op.name)]
+    later = [("offload", second), ("free", second), ("fetch", second)]
+    computes = [step for step in Schedule.reference(captured.graph).steps() if step[0] == "compute"]
+    executor = Executor(captured, Schedule.from_steps([*computes, *first_moves, *later]))
+    check_step(eager(module, args, seed=SEED), executor, module, args)
+    assert executor.host is not None
+    sizes = {tensor.name: tensor.size for tensor in captured.graph.tensors}
+    assert executor.host.peak == sizes[first] + sizes[second]
+
+
 def test_two_calls_before_their_backward_passes_have_host_memory_each() -> None:
     """Also with a retained graph, whose second pass reads the same copies."""
     original, args, captured = case("resnet")

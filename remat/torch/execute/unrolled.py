@@ -237,9 +237,10 @@ class _Writer:
         self._live.update(op.outputs)
 
     def finish(self) -> Unrolled:
-        """Write the output; free values outside the schedule's tensors after their last use."""
+        """Write the output; free values outside the schedule's tensors, and discarded copies, after their last use."""
         for tensor in list(self._arriving):
             self._arrive(tensor)
+        self._owners.update(copy for copy, _ in self._copies.values())
         left_out = self._handed_kinds if self.apart else ()
         results = [each for each in self.captured.results if each.kind not in left_out]
         values = tuple(None if each.node is None else self._value(each.node) for each in results)
