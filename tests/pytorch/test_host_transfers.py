@@ -74,7 +74,7 @@ def test_random_moves_keep_values_and_both_memories(name: str) -> None:
     assert fetches > 40 and recomputations > 40
 
 
-def test_a_copy_without_a_discard_stays_to_the_end() -> None:
+def test_copies_without_discards_stay_to_the_end() -> None:
     """Also if its fetch has ended: the op ran again for another output."""
     module, args, captured = case("resnet")
     op = next(op for op in captured.graph.ops if op.recomputable and len(op.outputs) > 2)
