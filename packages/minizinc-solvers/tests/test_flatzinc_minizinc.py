@@ -128,7 +128,7 @@ CLASSICS = {
 
 
 #: Classics of the quick run have the kinds of constraints that the others share.
-QUICK = {"boxes", "sets", "arithmetic", "nothing works"}
+QUICK = {"boxes", "sets"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in CLASSICS])
@@ -171,10 +171,7 @@ def test_equal_sets_of_all_solutions(model, count, tmp_path):
     assert minizinc(model, "remat-highs", tmp_path).splitlines()[0] in found[0]
 
 
-SEEDS = [seed for seed in range(30) if seed not in {0, 2, 7}]
-
-
-@pytest.mark.parametrize("seed", [0, 2, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 30))])
 def test_random_models(seed, tmp_path):
     model = random_model(random.Random(seed))
     outcomes = {solver: outcome(model, solver, tmp_path) for solver in SOLVERS}
@@ -222,12 +219,17 @@ def test_intermediate_solutions_and_bounds_are_printed(tmp_path):
         assert "objective 24" in output and "%%%mzn-stat: objectiveBound=24" in output
 
 
+#: A constraint of each kind that CP-SAT has.
+GLOBALS = """include "globals.mzn"; array[1..4] of var 1..4: x; array[1..4] of var 1..4: y;
+array[1..4] of var opt 0..5: s; var 4..9: cap; constraint all_different(x);
+constraint cumulative(s, [3,2,4,1], [2,1,2,3], 3); constraint cumulative(x, [3,2,2,1], [2,3,1,2], cap);
+constraint table(y, [|1,2,3,4|2,1,4,3|4,3,2,1|]); constraint circuit(x); constraint inverse(x, y);
+constraint diffn(x, y, [2,3,2,1], [3,2,2,4]); solve minimize cap;"""
+
+
 def test_globals_are_not_decomposed_for_cp_sat(tmp_path):
     flat = tmp_path / "flat.fzn"
-    for name, call in {
-        "golomb ruler of 6 marks": "fzn_all_different_int(", "optional tasks": "remat_cumulative_opt(",
-        "cumulative with a variable capacity and demands": "fzn_cumulative(", "element and table": "remat_table_int(",
-        "round trip": "remat_circuit(", "inverse with shifted indices": "remat_inverse(", "boxes": "remat_diffn(",
-    }.items():  # fmt: skip
-        minizinc(CLASSICS[name][0], "remat-cp-sat", tmp_path, "-c", "--fzn", str(flat))
-        assert call in flat.read_text()
+    minizinc(GLOBALS, "remat-cp-sat", tmp_path, "-c", "--fzn", str(flat))
+    kinds = "cumulative_opt", "table_int", "circuit", "inverse", "diffn"
+    for call in "fzn_all_different_int", "fzn_cumulative", *(f"remat_{kind}" for kind in kinds):
+        assert f"constraint {call}(" in flat.read_text()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from subprocess import PIPE, CompletedProcess, Popen
 
 import psutil
 import pytest
@@ -29,10 +30,48 @@ solve maximize gain;
 """
 
 
-def run(program, text, tmp_path, *options, timeout=60):
-    path = tmp_path / "model.fzn"
+#: Imports a program once, which takes half a second, and runs it in a fork for each line of arguments.
+FORKS = """
+import importlib, json, os, sys
+module, *other = [importlib.import_module(f"minizinc_solvers.{name}") for name in sys.argv[1:]]
+for line in sys.stdin:
+    arguments, *files = json.loads(line)
+    child = os.fork()
+    if not child:
+        for number, file in enumerate(files, 1):
+            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        module.run(arguments)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+servers = {}
+
+
+def forks(module):
+    if module not in servers:
+        modules = [module, "cpsat_engine", "cpsat_model", "cpsat_translate"] if module == "cpsat" else [module]
+        servers[module] = Popen([sys.executable, "-P", "-c", FORKS, *modules], stdin=PIPE, stdout=PIPE, text=True)
+    return servers[module]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_forks_left():
+    yield
+    while servers:
+        with servers.popitem()[1]:  # closes its input and waits
+            pass
+
+
+def run(program, text, tmp_path, *options):
+    path, out, err = (tmp_path / name for name in ("model.fzn", "out", "err"))
     path.write_text(text)
-    return subprocess.run([*program, *options, path], capture_output=True, text=True, timeout=timeout, check=False)
+    if sys.platform != "linux":
+        return subprocess.run([*program, *options, path], capture_output=True, text=True, timeout=60, check=False)
+    server = forks(program[-1].rpartition(".")[2])
+    server.stdin.write(json.dumps([[*options, str(path)], str(out), str(err)]) + "\n")
+    server.stdin.flush()
+    return CompletedProcess(program, int(server.stdout.readline()), out.read_text(), err.read_text())
 
 
 def hard(size: int) -> str:
@@ -302,7 +341,7 @@ def test_pandas_is_not_loaded():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes as Linux has them")
-@both
+@pytest.mark.parametrize("program", [CPSAT, pytest.param(HIGHS, marks=pytest.mark.slow)], ids=["cpsat", "highs"])
 def test_ends_when_its_parent_is_killed(program, tmp_path):
     """A killed driver cannot stop its children, so the program checks its parent."""
     path = tmp_path / "model.fzn"
