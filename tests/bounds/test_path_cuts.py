@@ -1,10 +1,12 @@
 """Path cuts: exact separation, the same integer optimum, and a linear relaxation that more events do not lower."""
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from generators import training_graph
+from helpers import some_slow
 
 from remat.backends.highs import Highs
 from remat.bounds.path_cuts import PathCuts, tightened
@@ -27,10 +29,10 @@ def relaxation_of(seed: int, slim: bool) -> StageRelaxation:
     return StageRelaxation(problem, rng.sample(range(count), min(count, rng.randint(3, 8))), slim)
 
 
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 100))])
+@pytest.mark.parametrize("block", some_slow(range(200), 1))
 def test_path_cuts_keep_the_integer_optimum(block: int) -> None:
     """Integer solutions of graphs without buffers violate none, so only the linear relaxation rises."""
-    for seed in range(12 * block, 12 * block + 12):
+    for seed in range(6 * block, 6 * block + 6):
         for slim in (False, True):
             relaxation = relaxation_of(seed, slim)
             model = relaxation.build()
@@ -44,10 +46,11 @@ def test_path_cuts_keep_the_integer_optimum(block: int) -> None:
                 assert Highs().solve(each, CALL).bound == pytest.approx(whole.bound)
 
 
-def test_other_events_do_not_lower_the_relaxation_of_the_main_one() -> None:
+@pytest.mark.parametrize("seeds", [(0, 5, 8, 13), pytest.param(range(24), marks=pytest.mark.slow)], ids=len)
+def test_other_events_do_not_lower_the_relaxation_of_the_main_one(seeds: Sequence[int]) -> None:
     """They do without path cuts and a main event, on two graphs. Its rows keep the integer optimum."""
     lowered = 0
-    for seed in range(24):
+    for seed in seeds:
         several = relaxation_of(seed, True)
         main = several.events[len(several.events) // 2]
         alone = Highs().relax(StageRelaxation(several.problem, [main], True).build(), CALL)

@@ -37,8 +37,8 @@ def test_prominent_peaks_match_their_definition(seed):
 
 
 def test_stage_bounds_increase():
-    problem = Problem(layered(60, 0.35, 2), "80%")
-    found = list(stage_bounds(problem, deadline=1.5, threads=1))
+    problem = Problem(layered(40, 0.35, 2), "85%")
+    found = list(stage_bounds(problem, deadline=20, threads=1))
     assert found[0].value == problem.graph.base_cost
     assert all(a.value < b.value and a.seconds <= b.seconds for a, b in pairwise(found))
     assert len(found) > 2

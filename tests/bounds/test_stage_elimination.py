@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from generators import training_graph
+from helpers import some_slow
 
 from remat.backends.highs import Highs
 from remat.bounds import stage_elimination
@@ -21,10 +22,10 @@ from remat.testing import random_graph
 EXACT = SolveOptions(threads=1, relative_gap=0)
 
 
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 60))])
+@pytest.mark.parametrize("block", some_slow(range(120), 1))
 def test_elimination_finds_the_optimum(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = 0
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in range(10 * block, 10 * block + 10):
         rng = random.Random(seed)
         graph = training_graph(seed, 8) if seed % 2 else random_graph(seed, 16)
         least, most = graph.structural_bound.peak, graph.reference_peak
@@ -61,7 +62,7 @@ def test_elimination_finds_the_optimum(block: int, monkeypatch: pytest.MonkeyPat
             patch.setattr(stage_elimination, "BEAM", 1)
             cut = StageElimination(relaxation, prices).run(None, Deadline())
         assert cut.bound <= found.cost <= (cut.cost or found.cost)
-    assert decided > 4
+    assert decided > 2
 
 
 @pytest.mark.parametrize("seed", range(3, 14, 2))

@@ -24,7 +24,7 @@ def test_windows_of_ops_bound_every_order() -> None:
     """Contiguous and random sets of ops."""
     rng = np.random.default_rng(0)
     sharp = 0
-    for seed in range(60):
+    for seed in range(24):
         graph = layered(12 + seed % 9, 0.4, seed) if seed % 2 else random_graph(seed, 14, plain=False, buffers=True)
         instance = once(graph)
         least = ValleySearch().search(instance)
@@ -44,7 +44,7 @@ def test_windows_of_ops_bound_every_order() -> None:
                 sharp += search.go(least.peak - 1, ENOUGH) is Answer.REFUTED
         everything = Lifetimes.of(instance).window(np.arange(instance.num_ops))
         assert LimitSearch(everything).go(least.peak - 1, ENOUGH) is Answer.REFUTED
-    assert sharp > 100
+    assert sharp > 40
 
 
 def test_repair_of_an_order() -> None:

@@ -93,7 +93,7 @@ def test_equal_branches_are_tried_in_one_order() -> None:
     assert found.proved
     assert found.states < 100_000
     pairs = 0
-    for seed in range(60):
+    for seed in range(20):
         rng = random.Random(seed)
         inputs: list[list[int]] = []
         for v in range(12):
@@ -102,7 +102,7 @@ def test_equal_branches_are_tried_in_one_order() -> None:
         graph = from_lists("twins", inputs, [rng.choice([1, 1, 4]) for _ in inputs], kept=[rng.randrange(12)])
         pairs += len(twin_pairs(once(graph))[0])
         assert ValleySearch().search(once(graph)).peak == least_order_peak(graph), seed
-    assert pairs > 60
+    assert pairs > 20
 
 
 def test_callback_stops_the_search() -> None:
