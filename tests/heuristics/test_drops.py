@@ -59,7 +59,7 @@ def test_memory_equals_simulation(compiled: bool, monkeypatch: pytest.MonkeyPatc
                 monkeypatch.setattr(stages_kernel, name, found.py_func)
         changed = stages_kernel.change
 
-    for seed in SEEDS:
+    for seed in SEEDS if compiled else SEEDS[:40]:
         problem = problem_of(seed)
         net, state = tables(problem, problem.graph.arrays.order)
         rng, num_ops = random.Random(seed), len(net.order)

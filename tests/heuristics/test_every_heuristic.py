@@ -47,7 +47,7 @@ def make(name: str) -> Heuristic:
     return made
 
 
-@pytest.mark.parametrize("seed", some_slow(range(60), 3))
+@pytest.mark.parametrize("seed", some_slow(range(60), 2))
 def test_schedules_and_reports_are_valid_on_training_steps(seed: int) -> None:
     """Several outputs, masks, buffers, kept statistics, workspaces, limits of computes."""
     graph = training_graph(seed, 10, full=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +139,7 @@ def test_least_times_of_tiny_graphs(seeds: range, share: float) -> None:
     assert equal >= share * count > 0, (equal, count)
 
 
-@pytest.mark.parametrize(("length", "budget", "transfer"), [(3, 3, 1), (3, 4, 2)])
+@pytest.mark.parametrize(("length", "budget", "transfer"), [(3, 3, 1), pytest.param(3, 4, 2, marks=pytest.mark.slow)])
 def test_least_times_of_chains(length: int, budget: int, transfer: int) -> None:
     graph, machine = in_us(unit_chain(length)), Machine(latency=1000 * transfer)
     problem, best = Problem(graph, budget, machine=machine), least_time(graph, budget, machine)
@@ -177,17 +176,17 @@ def test_descends_from_schedules_above_the_budget() -> None:
 
 
 def test_begins_with_optima_in_larger_memories(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a Llama of three layers a descent from one of them is faster than all other descents together."""
-    graph = with_times(decoder(layers=3, vocabulary=1000), "A100")
-    problem = Problem(graph, "35%", machine="pcie4")
+    """On a Llama of two layers a descent from one of them is faster than all other descents together."""
+    graph = with_times(decoder(layers=2, vocabulary=1000), "A100")
+    problem = Problem(graph, "40%", machine="pcie4")
     with_them = accepted(problem, Transfers(TransfersOptions(moves=1, prices=(0.1,))).run(problem, RUN)).time
     monkeypatch.setattr("remat.heuristics.transfers.relaxed.ROOM_PARTS", ())
     without = accepted(problem, Transfers(TransfersOptions(moves=1, prices=(0.1,))).run(problem, RUN)).time
     assert with_them is not None and without is not None and with_them < without
 
 
-def network(budget: str, **more: Any) -> Problem:
-    return Problem(gpt(layers=4, batch=4), budget, machine=A100, **more)
+def network(budget: str, *, layers: int = 3, vocabulary: int = 4000) -> Problem:
+    return Problem(gpt(layers=layers, batch=4, vocabulary=vocabulary), budget, machine=A100)
 
 
 def test_better_than_reference_strategies() -> None:
@@ -218,7 +217,7 @@ def test_improves_a_start_and_reports_better_ones() -> None:
 
 
 def test_choices_of_a_schedule_give_its_program_again() -> None:
-    problem = network("60%")
+    problem = network("60%", layers=4, vocabulary=50_257)
     state = State(problem)
     schedule = move_everything(problem)
     assert state.take_schedule(schedule)
@@ -311,14 +310,14 @@ def test_drops_are_left_out_while_they_compile(monkeypatch: pytest.MonkeyPatch) 
 
 def test_same_seed_same_schedule() -> None:
     problem = network("62%")
-    search = Transfers(TransfersOptions(moves=400))
+    search = Transfers(TransfersOptions(moves=100, prices=(3.0,), leanings=(6.0,)))
     first, again = (search.run(problem, HeuristicRun(options(seed=3))) for _ in range(2))
     assert first == again
 
 
 def test_reference_strategies() -> None:
     """Everything moved writes and fetches each saved tensor once; each second layer moves fewer bytes."""
-    problem = network("100%")
+    problem = network("100%", layers=4, vocabulary=50_257)
     everything = judged(problem, move_everything(problem))
     some = [judged(problem, schedule) for _, every, schedule in move_layers(problem) if every == 2]
     assert everything.transfers is not None and everything.recomputations == 0 and some

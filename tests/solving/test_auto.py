@@ -64,9 +64,9 @@ def no_exhaustive_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def only_models_prove(monkeypatch: pytest.MonkeyPatch, no_exhaustive_search: None) -> None:
-    """Disable all proofs except those of models."""
+    """Disable all proofs except those of models, and descents, which take a second each."""
     monkeypatch.setattr(remat.solving.portfolio, "raise_bounds", lambda *_: None)
-    leave_out(monkeypatch, "few-stages")  # which can prove optimality
+    leave_out(monkeypatch, "few-stages", "descent")  # few stages can prove optimality
 
 
 def tight_problems(order: str, limit: int | None, count: int, **graph: Any) -> Iterator[Problem]:
