@@ -88,15 +88,22 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> byte
             if stat.S_ISFIFO(mode):
                 data = _read_pipe(path, max_bytes + 1)
             else:
+                size = size_of_file(path)
+                if size > max_bytes:
+                    raise _too_large(path, max_bytes)
                 with Path(path).open("rb") as file:
-                    data = file.read(min(size_of_file(path), max_bytes) + 1)
+                    data = file.read(size + 1)
                     # The rest, of a file that grows or states no size.
                     data += _read_stream(file, max_bytes + 1 - len(data))
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be read: {_reason(error)}") from None
     if len(data) > max_bytes:
-        raise FormatError(f"{path}: larger than {max_bytes:,} bytes", "too-large")
+        raise _too_large(path, max_bytes)
     return data
+
+
+def _too_large(path: str | os.PathLike[str], max_bytes: int) -> FormatError:
+    return FormatError(f"{path}: larger than {max_bytes:,} bytes", "too-large")
 
 
 def _read_stream(stream: BinaryIO, most: int) -> bytes:
