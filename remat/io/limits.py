@@ -43,15 +43,22 @@ class ReadLimitError(FormatError):
 
 
 class Budget:
-    """Remaining bytes and seconds for reading one file."""
+    """Remaining bytes and seconds for reading one file.
 
-    def __init__(self, memory: float, deadline: Deadline) -> None:
-        self._memory, self._left, self._deadline = memory, memory, deadline
+    Without `memory`, the limit is a share of the memory that is available at the first draw. Finding it takes a
+    millisecond, and many draws ask for no memory.
+    """
+
+    def __init__(self, memory: float | None, deadline: Deadline) -> None:
+        self._memory, self._drawn, self._deadline = memory, 0.0, deadline
 
     def draw(self, memory: float, seconds: float) -> None:
         """Take `memory` and check that `seconds` are left; see :func:`draw`."""
-        self._left -= memory
-        if self._left < 0:
+        if memory and self._memory is None:
+            available = available_memory()
+            self._memory = UNKNOWN_MEMORY if math.isinf(available) else MEMORY_SHARE * available
+        self._drawn += memory
+        if self._memory is not None and self._drawn > self._memory:
             raise ReadLimitError(
                 f"reading it would take more than {max(1, int(self._memory) >> 20):,} MiB of memory; allow more with "
                 "remat --read-memory SIZE, or remat.io.limits.read_limits in Python",
@@ -126,11 +133,7 @@ def budgeted() -> Iterator[None]:
 
 
 def _new_budget() -> Budget:
-    memory: float | None = _memory.get()
-    if memory is None:
-        available = available_memory()
-        memory = UNKNOWN_MEMORY if math.isinf(available) else MEMORY_SHARE * available
-    return Budget(memory, Deadline.after(_seconds.get() or SECONDS))
+    return Budget(_memory.get(), Deadline.after(_seconds.get() or SECONDS))
 
 
 def draw(memory: float = 0, seconds: float = 0) -> None:
