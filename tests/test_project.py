@@ -39,18 +39,25 @@ TOP = {"__init__", "__main__"}
 
 #: Cached: several tests parse the same modules.
 parse = cache(ast.parse)
+#: Statement that imports something. The formatter gives each a line of its own, and parentheses to long ones.
+IMPORT = re.compile(
+    r"^[ \t]*((?:from [.\w]+ )?import (?:\([^)]*\)|\*|[\w.]+(?: as \w+)?(?:, [\w.]+(?: as \w+)?)*))[ \t]*(?:#.*)?$",
+    re.MULTILINE,
+)
 
 
 @cache
 def imports(source: str, *, everywhere: bool) -> list[ast.Import | ast.ImportFrom]:
-    """Return the statements that import something at load time, or anywhere."""
+    """Return the statements that import something at load time, or anywhere; the latter without parsing the rest."""
+    if everywhere:
+        return ast.parse("\n".join(IMPORT.findall(source))).body  # type: ignore[return-value]
     found: list[ast.Import | ast.ImportFrom] = []
     waiting: list[ast.AST] = [parse(source)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
             found.append(node)
-        elif everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             waiting += (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
     return found
 
@@ -182,8 +189,10 @@ def test_frameworks_are_imported_only_in_their_parts() -> None:
     for path in MODULES:
         source = path.read_text(encoding="utf-8")
         home = {package for package, part in FRAMEWORKS.items() if part == part_of(path)}
-        assert not loaded_packages(source, everywhere=False) & set(FRAMEWORKS) - home, path
-        assert not loaded_packages(source, everywhere=True) & {"torch", "jax"} - home, path
+        anywhere = loaded_packages(source, everywhere=True)
+        assert not anywhere & {"torch", "jax"} - home, path
+        if anywhere & set(FRAMEWORKS) - home:
+            assert not loaded_packages(source, everywhere=False) & set(FRAMEWORKS) - home, path
 
 
 @pytest.mark.parametrize("folder", sorted((ROOT / "packages").iterdir()), ids=lambda folder: folder.name)
@@ -235,10 +244,8 @@ LOADED = {
         ("import remat.schedule.plots", "matplotlib"),
         ("remat.schedule.plots.plot_schedule(g, Schedule.reference(g)).savefig('/dev/null', format='png')",
          "matplotlib.pyplot"),
-    ],
-    "a proof by few stages": [
-        ("import remat; from remat.graphs.zoo import unet; remat.solve(remat.Problem(unet(), '80%'))",
-         "ortools numba scipy"),
+        # a proof by few stages
+        ("from remat.graphs.zoo import unet; remat.solve(remat.Problem(unet(), '80%'))", "ortools numba scipy"),
     ],
     "solvers": [
         ("from remat.backends.minizinc import MiniZinc; MiniZinc.availability()", "minizinc asyncio ortools"),
@@ -263,9 +270,19 @@ def test_lazy_imports(process: str) -> None:
     assert run.returncode == 0, run.stderr
 
 
+#: Names that :func:`faults` refuses. Sources without them are not parsed, which takes seconds for all modules.
+UNSAFE = re.compile(
+    r"\b(pickle|cPickle|dill|marshal|shelve|eval|exec|compile|__import__|allow_pickle|shell|pythonapi"
+    r"|PyThreadState_SetAsyncExc)\b"
+)
+DOCSTRING = re.compile(r'(\s|#.*\n)*r?"""\s*\S')
+
+
 def faults(source: str) -> list[str]:
     """Return what a module must not have or lacks, with lines."""
-    found = [] if ast.get_docstring(parse(source)) else ["no docstring"]
+    found = [] if DOCSTRING.match(source) else ["no docstring"]
+    if not UNSAFE.search(source):
+        return found
     runs_programs = "subprocess" in loaded_packages(source, everywhere=True)
     for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):

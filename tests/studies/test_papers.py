@@ -32,7 +32,15 @@ def test_studies_of_the_papers_are_valid(path: Path) -> None:
     assert plan.seconds is not None
 
 
-def test_tables_of_the_page() -> None:
+#: Tables that take seconds: orders of a sample, and models of graphs of up to 500 ops.
+LONG = {"random-orders", "model-sizes"}
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_tables_of_the_page(every: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set() if every else LONG:
+        assert name in _papers.TABLES
+        monkeypatch.setitem(_papers.TABLES, name, list)
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     assert {found[1] for found in _papers.MARKER.finditer(page)} == set(_papers.TABLES)
     shown = _papers.with_tables(page)
