@@ -114,7 +114,7 @@ if sys.argv[1] == "die":
 """
 
 
-@pytest.mark.parametrize("how", ["input", "die", "fork"])
+@pytest.mark.parametrize("how", ["input", pytest.param("die", marks=pytest.mark.slow), "fork"])
 def test_main_program_runs_once_and_leaves_nothing(how, tmp_path):
     """Ends normally, killed, or after forks that have their own servers; without a main guard."""
     script = tmp_path / "program.py"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from helpers import ONE
+from helpers import ONE, few
 
 from remat import Problem, solve
 from remat.graphs.families import unit_chain
@@ -16,6 +16,7 @@ from remat.heuristics.annealing import Annealing
 from remat.runtime.deadline import Deadline
 from remat.runtime.interruption import SAME, interrupted, interrupts, request, since
 from remat.solving.min_peak import minimize
+from remat.solving.progress import Progress
 
 
 @pytest.fixture(autouse=True)
@@ -93,16 +94,24 @@ def test_calls_in_other_threads_end_too() -> None:
     assert seen == [True]
 
 
-@pytest.mark.parametrize("method", ["lns", "auto", "annealing", "least-peak"])
+@pytest.mark.parametrize("method", few(["auto", "lns", "least-peak", "annealing"], 2))
 def test_searches_end_at_ctrl_c(method: str) -> None:
     """No search ends within the minute otherwise; sub-models end all the time during the signal."""
     Annealing().prepared(Deadline())  # compile first
-    timer = later(1.0)
-    began = time.monotonic()
+    timers: list[tuple[threading.Timer, float]] = []
+
+    def on_progress(progress: Progress) -> None:
+        if progress.schedule is not None and not timers:
+            timers.append((later(0.3), time.monotonic()))
+
+    if method in ("least-peak", "lns"):  # their first schedules are not reported
+        timers.append((later(1.0), time.monotonic() + 0.7))
     if method == "least-peak":
         result = minimize(unit_chain(200), stop=60, options=ONE)
     else:
-        result = solve(Problem(layered(120, seed=1), "80%", "free"), method, stop=60, options=ONE)
+        problem = Problem(layered(120, seed=1), "80%", "free")
+        result = solve(problem, method, stop=60, on_progress=on_progress, options=ONE)
+    ((timer, began),) = timers
     assert (result.stop, result.schedule is not None) == ("interrupted", True)
-    assert time.monotonic() - began < 1.0 + 2 + 8  # 8 s for a busy machine
+    assert time.monotonic() - began < 0.3 + 2 + 8  # 8 s for a busy machine
     timer.cancel()
