@@ -1,6 +1,7 @@
 """Interactive pages of comparisons and frontiers."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from shell import ok
 
 from remat.experiments.compare import compare
 from remat.experiments.frontier import frontier
+from remat.experiments.frontier_result import Frontier
 from remat.graphs.families import unit_chain
 from remat.graphs.io import write_graph
 from remat.problem import Problem
@@ -18,10 +20,15 @@ from remat.runtime.sizes import size_unit
 OVERHEAD = {cost: 100 * (cost - 13) / 13 for cost in (15, 16, 18)}
 
 
+@cache
+def curve() -> Frontier:
+    return frontier(Problem(unit_chain(6)), [2, 4, 5, 6], ["checkmate/highs", "greedy"], stop=60)
+
+
 def test_frontier_page_has_all_cells() -> None:
     """The chain costs 13 without recomputation, and 18, 16 and 15 at budgets 4, 5 and 6; no schedule fits 2."""
-    problem = Problem(unit_chain(6))
-    found = frontier(problem, [2, 4, 5, 6], ["checkmate/highs", "greedy"], stop=60)
+    found = curve()
+    problem = found.problem
     data = embedded(found.page())
     first, second = data["panels"][0]["series"]
     assert (first["name"], second["name"]) == ("checkmate/highs", "greedy")
@@ -51,7 +58,7 @@ def test_comparison_page_lists_methods_without_a_schedule() -> None:
 @needs_browser
 def test_browser_draws_charts(tmp_path: Path) -> None:
     """Marks by key, by the pointer and by name; both axes."""
-    page = frontier(Problem(unit_chain(6)), [2, 4, 5, 6], ["checkmate/highs", "greedy"], stop=60).page()
+    page = curve().page()
     script = """
       const seen = {}, text = () => element("detail").textContent;
       const press = key => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));

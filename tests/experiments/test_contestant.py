@@ -45,7 +45,7 @@ def test_default_backend_of_a_formulation():
 
 
 def test_frontier_of_classes_in_other_processes():
-    with WorkerPool(2) as pool:
+    with WorkerPool(1) as pool:
         found = frontier(CHAIN, [5], [Greedy, Contestant(Checkmate, Highs)], executor=pool, options=ONE)
     assert [found.of(label)[0].cost for label in ("checkmate/highs",)] == [16]
     assert found.of("greedy")[0].status != "failed"

@@ -41,12 +41,12 @@ def test_consistent_matrices_are_valid_schedules():
 )
 def test_roundings_of_figure_7(graph, budget, feasible):
     """No naive rounding is feasible; all two-phase ones are schedules, and that at 0.5 is cheaper than their mean."""
-    fixed, drawn, two, many = round_relaxation(Problem(graph, budget), 500, options=ONE)
-    assert (fixed.feasible, drawn.consistent, drawn.feasible, drawn.samples) == (0, 0, 0, 500)
+    fixed, drawn, two, many = round_relaxation(Problem(graph, budget), 100, options=ONE)
+    assert (fixed.feasible, drawn.consistent, drawn.feasible, drawn.samples) == (0, 0, 0, 100)
     assert drawn.broken > 5
-    assert (two.consistent, two.broken, many.consistent, many.broken) == (1, 0, 500, 0)
+    assert (two.consistent, two.broken, many.consistent, many.broken) == (1, 0, 100, 0)
     assert two.feasible == two.share == feasible
-    assert 100 < many.feasible < 500
+    assert 20 < many.feasible < 100
     assert not feasible or two.costs[0] < np.mean(many.costs)
 
 

@@ -143,14 +143,8 @@ def test_data_of_a_machine_agrees_with_the_timing() -> None:
     assert page_data(graph, steps("f0 <f0 f1"), rules)["clock"] is None  # not valid: no times
 
 
-@needs_browser
-def test_browser_shows_links_and_host(tmp_path: Path) -> None:
-    """Fetched copies are no recomputations; with a machine, transfers have a track, and the pointer describes them."""
-    page = schedule_page(unit_chain(2), MOVED)
-    held = embedded(page)["intervals"]
-    (copy,) = held["fetched"]
-    assert (held["start"][copy], held["end"][copy]) == (4, 5)
-    script = """
+#: Script that finds the tensor f0 and, with a machine, points at its transfers on both axes.
+FIND_TRANSFERS = """
       const colours = () => {
         const pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data, found = new Set();
         for (let k = 0; k < pixels.length; k += 4) found.add(pixels.slice(k, k + 3).join());
@@ -174,16 +168,33 @@ def test_browser_shows_links_and_host(tmp_path: Path) -> None:
         seen.push(colours().has("102,102,102"), texts.map(each => each[0]).find(text => text.startsWith("host")));
       }
       document.title = JSON.stringify(seen);
-    """
-    green, orange, legend, detail = json.loads(browse(page, script, tmp_path)["title"])
+"""
+
+
+def test_fetched_copies_have_intervals_of_their_own() -> None:
+    held = embedded(schedule_page(unit_chain(2), MOVED))["intervals"]
+    (copy,) = held["fetched"]
+    assert (held["start"][copy], held["end"][copy]) == (4, 5)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_browser_shows_fetched_copies_without_a_machine(tmp_path: Path) -> None:
+    page = schedule_page(unit_chain(2), MOVED)
+    green, orange, legend, detail = json.loads(browse(page, FIND_TRANSFERS, tmp_path)["title"])
     assert (green, orange) == (True, False) and "fetched from the host" in legend
     assert "fetched1 time: before step 4" in detail and "recomputednever" in detail
 
+
+@needs_browser
+def test_browser_shows_transfers_of_a_machine(tmp_path: Path) -> None:
+    """Fetched copies are no recomputations; transfers have a track, and the pointer describes them."""
     timed = replace(unit_chain(2), cost_unit="us")
     page = schedule_page(timed, MOVED, Rules(machine=Machine(500_000, 10**6)))
-    *_, legend, detail, out, back, out_again, back_again, grey, host = json.loads(
-        browse(page, script, tmp_path)["title"]
+    green, orange, legend, detail, out, back, out_again, back_again, grey, host = json.loads(
+        browse(page, FIND_TRANSFERS, tmp_path)["title"]
     )
+    assert (green, orange) == (True, False)
     assert "written to the host" in legend and "the device waits" in legend
     assert "writtenfrom 2 µs to 4 µs" in detail
     assert "write of f0 to the hostbytes1 bytes" in out and "the device waits 2 µs of it" in out
@@ -192,6 +203,7 @@ def test_browser_shows_links_and_host(tmp_path: Path) -> None:
     assert (out_again, back_again) == (out, back) and grey and host == "host, at most 1 bytes"
 
 
+@pytest.mark.slow  # what the page embeds has a quick test
 @needs_browser
 def test_browser_shows_hostile_names_as_text(tmp_path: Path) -> None:
     graph = hostile_graph()

@@ -223,7 +223,7 @@ def test_names_are_not_parsed_as_formulas(tmp_path: Path) -> None:
     assert (tmp_path / "dollars.svg").stat().st_size > 0
 
 
-@pytest.mark.parametrize("suffix", [".png", ".SVG"])
+@pytest.mark.parametrize("suffix", [pytest.param(".png", marks=pytest.mark.slow), ".SVG"])
 def test_files_are_repeatable(graph: ComputeGraph, schedule: Schedule, tmp_path: Path, suffix: str) -> None:
     for name in ("first", "second"):
         save_plot(graph, schedule, tmp_path / f"{name}{suffix}", budget=14336)

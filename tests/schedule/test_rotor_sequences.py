@@ -70,7 +70,7 @@ def stored(sequence, sizes, blocks):
 
 def test_memory_equals_rotors_rules(tmp_path):
     path = tmp_path / "sequence.txt"
-    for seed in range(300):
+    for seed in range(100):
         random = Random(seed)
         blocks = random.randint(1, 7)
         graph, sizes = chain(random, blocks)

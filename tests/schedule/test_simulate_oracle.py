@@ -10,7 +10,7 @@ from schedule_oracle import MOVES, as_schedule, mutated, naive, random_graph, ra
 from remat.schedule import Rules, StepKind, Verdict, simulate, validate, with_frees
 
 randoms = st.integers(0, 2**32).map(Random)
-examples = settings(max_examples=300, deadline=None)
+examples = settings(max_examples=100, deadline=None)
 
 
 def assert_same(graph, schedule, random):

@@ -110,9 +110,9 @@ def test_measured_traffic_of_swiftnet_cell_a(shared):
 
 
 def test_traffic_equals_block_by_block_evaluation():
-    """80 random schedules, small and ample capacities, both definitions of time."""
+    """30 random schedules, small and ample capacities, both definitions of time."""
     recomputed = 0
-    for seed in range(80):
+    for seed in range(30):
         graph, schedule, r = random_case(seed)
         recomputed += simulate(graph, schedule).recomputations > 0
         block = r.choice([1, 2])
@@ -122,7 +122,7 @@ def test_traffic_equals_block_by_block_evaluation():
             best = min(ways, key=lambda way: (way[0] + way[1], way[0]))
             assert (mine.fetched, mine.written, mine.compulsory) == tuple(block * number for number in best), seed
             assert mine.least_fetched == block * ways[0][0] <= mine.fetched
-    assert recomputed > 20
+    assert recomputed > 10
 
 
 def test_least_fetches_are_optimal():

@@ -119,7 +119,7 @@ def random_machine(random):
     return Machine(*rates, latency=random.choice([0, 2500]), full_duplex=random.random() < 0.5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(randoms)
 def test_time_is_the_longest_path(random):
     graph = replace(random_graph(random), cost_unit="us")

@@ -182,7 +182,7 @@ def test_killed_frontier_loses_only_the_run_in_progress(tmp_path: Path, monkeypa
 def test_commands_continue_and_study_reads_their_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_graph(CHAIN.graph, "chain.json")
-    line = "compare chain.json -b {} -m greedy,drops -t 60 --threads 1 -q --store sqlite:///study.db"
+    line = "compare chain.json -b {} -m greedy,eviction -t 60 --threads 1 -q --store sqlite:///study.db"
     assert "study compare-unit-chain-6: 0 of 2 runs are from the store" in ok(line.format("80%")).out
     assert "study compare-unit-chain-6: 2 of 4 runs are from the store" in ok(line.format("80%,90%")).out
     batch = "batch chain.json --batch-size 1 --memory 40 -m greedy -q --store sqlite:///study.db"

@@ -81,7 +81,9 @@ def test_better_table_is_found_and_wins_on_the_other_half(tmp_path: Path) -> Non
 
 def test_default_table_that_is_best_is_kept(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path}/study.db") as store:
-        found = tune(Tuner({**FILE, "tune": {"trials": 6, "methods": ["annealing"]}}), store, Judge(0.2))
+        chains = {"generate": [{"generator": "unit-chain", "n": [4, 5, 6, 7]}]}
+        file = {**FILE, "instances": chains, "tune": {"trials": 4, "methods": ["annealing"]}}
+        found = tune(Tuner(file), store, Judge(0.2))
         assert found.best.number == 0
         assert found.halves == ()
         assert not found.wins
