@@ -82,11 +82,12 @@ PICTURES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-LONG = ("schedule-long", "addresses-long")
+#: Pictures of thousands of ops.
+THOUSANDS = ("schedule-long", "addresses-long", "layers-long")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in PICTURES]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in THOUSANDS else name for name in PICTURES]
 )
 def test_texts_of_pictures_fit_and_do_not_overlap(name: str) -> None:
     figure = PICTURES[name]()

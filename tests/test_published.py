@@ -15,8 +15,7 @@ FCN8 = {"90%": 10_278_354_943_616, "80%": 10_289_323_652_736, "65%": 10_441_523_
     ("method", "backend", "budget"),
     [
         ("retention-intervals", "cp-sat", "90%"),
-        ("retention-intervals", "cp-sat", "80%"),
-        pytest.param("retention-intervals", "cp-sat", "65%", marks=pytest.mark.slow),
+        *[pytest.param("retention-intervals", "cp-sat", budget, marks=pytest.mark.slow) for budget in ("80%", "65%")],
         *[pytest.param("checkmate", "highs", budget, marks=pytest.mark.slow) for budget in FCN8],
     ],
 )

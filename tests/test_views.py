@@ -77,7 +77,7 @@ def test_notebooks_show_objects(name: str) -> None:
     assert "<b>" not in html
     assert ("image/png" in html) is hasattr(shown, "plot")
     assert len(repr(shown)) < 120
-    if hasattr(shown, "plot"):
+    if name == "result":  # the HTML of the others contains their picture
         assert shown.plot()._repr_png_().startswith(b"\x89PNG")
 
 
