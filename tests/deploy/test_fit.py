@@ -20,7 +20,7 @@ from remat.deploy.tflite_file import TfliteFile
 NARROW, WIDE, SUMS = 8192, 49152, 32768
 
 
-@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize("width", [60, pytest.param(120, marks=pytest.mark.slow)])
 def test_printed_fit(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     (tmp_path / "old.tflite").write_bytes(inverted_blocks())

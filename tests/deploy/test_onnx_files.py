@@ -151,7 +151,8 @@ def test_random_schedules_give_the_same_outputs() -> None:
     """Random sums, products and sines, some of them recomputed."""
     import random
 
-    for seed in range(20):
+    recomputations = 0
+    for seed in range(6):
         draw = random.Random(seed)
         known, nodes = ["x"], []
         for k in range(8):
@@ -165,10 +166,13 @@ def test_random_schedules_give_the_same_outputs() -> None:
 
         schedule = random_schedule(file.graph, seed)
         made = file.scheduled(schedule)
-        assert made.graph.reference_peak <= validate(file.graph, schedule).peak
+        certificate = validate(file.graph, schedule)
+        assert made.graph.reference_peak <= certificate.peak
+        recomputations += certificate.recomputations
         x = np.random.default_rng(seed).standard_normal((2, 3)).astype(np.float32)
         for new, old in zip(evaluated(made.data, x=x), evaluated(file.data, x=x), strict=True):
             assert new.tobytes() == old.tobytes()
+    assert recomputations > 6
 
 
 def test_external_weights_require_the_same_folder(tmp_path: Path) -> None:

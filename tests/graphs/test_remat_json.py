@@ -52,7 +52,7 @@ def test_reads_every_key(tmp_path):
     VALIDATOR.validate(document())
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(graphs())
 def test_round_trip_is_canonical_and_valid(graph):
     text = graph_to_text(graph)

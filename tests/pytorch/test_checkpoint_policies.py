@@ -40,10 +40,17 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
+class Perceptron(nn.Sequential):
+    """Block of few ops."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.LayerNorm(48), nn.Linear(48, 192), nn.GELU(), nn.Linear(192, 48))
+
+
 class Blocks(nn.Module):
     """Blocks with checkpoints of their own, once they have a `context_fn`."""
 
-    def __init__(self, block: Callable[[], nn.Module], count: int = 3) -> None:
+    def __init__(self, block: Callable[[], nn.Module], count: int = 2) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([block() for _ in range(count)])
         self.context_fn: Policy | None = None
@@ -80,7 +87,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_eager_runs_save_the_predicted_set_and_keep_the_predicted_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = Blocks(Block), torch.randn(16, 24, 48)
+    model, x = Blocks(Block, 3), torch.randn(16, 24, 48)
     plain = copy.deepcopy(model)
     made = policy(model, x, "65%", time_limit=20)
     report = made.report
@@ -115,7 +122,7 @@ def test_eager_runs_save_the_predicted_set_and_keep_the_predicted_peak(monkeypat
 @pytest.mark.slow
 def test_compiled_runs_save_the_predicted_set() -> None:
     torch._dynamo.reset()
-    model, x = Blocks(lambda: Block(dropout=0.1)), torch.randn(16, 24, 48)
+    model, x = Blocks(lambda: Block(dropout=0.1), 3), torch.randn(16, 24, 48)
     made = policy(model, x, "70%", compare=False)
     model.context_fn = made
     graphs: list[torch.fx.GraphModule] = []
@@ -176,7 +183,7 @@ def test_replays_update_statistics_once_and_respect_changes_in_place() -> None:
 
 
 def test_models_without_checkpoints_get_them_and_plain_regions_stay() -> None:
-    model, x = Blocks(Block, 4), torch.randn(16, 24, 48)
+    model, x = Blocks(Perceptron, 3), torch.randn(16, 24, 48)
     plain = copy.deepcopy(model)
     made = policy(model, x, "80%", plain=True, compare=False)
     assert made.report.plain and "without checkpoint" in str(made.report)
@@ -189,7 +196,7 @@ def test_models_without_checkpoints_get_them_and_plain_regions_stay() -> None:
 
 
 def test_paths_of_regions_are_blocks_or_patterns() -> None:
-    model = Blocks(Block)
+    model = Blocks(Block, 3)
     assert paths_of(model, None) == ["blocks.0", "blocks.1", "blocks.2"]
     assert paths_of(model, "blocks.*.up") == ["blocks.0.up", "blocks.1.up", "blocks.2.up"]
     with refused("capture.unknown-region", culprit="block.*"):
@@ -200,7 +207,7 @@ def test_paths_of_regions_are_blocks_or_patterns() -> None:
         paths_of(nn.Linear(2, 2), None)
 
 
-class Masked(Block):
+class Masked(Perceptron):
     """Block with a mask that the model leaves out in real calls, and with results written in parts."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -215,7 +222,7 @@ class Masked(Block):
 
 def test_masks_are_those_of_real_calls() -> None:
     """Autograd adds views where fake tensors are changed in place by parts; they make no call another one."""
-    model, x = Blocks(Masked, 2), torch.randn(16, 24, 48)
+    model, x = Blocks(Masked), torch.randn(16, 24, 48)
     plain = copy.deepcopy(model)
     model.context_fn = policy(model, x, "85%", compare=False, costs="flops")
     (ours, _), (theirs, _) = stepped(model, x), stepped(plain, x)
@@ -223,12 +230,12 @@ def test_masks_are_those_of_real_calls() -> None:
 
 
 def test_policies_refuse_what_they_cannot_do() -> None:
-    model, x = Blocks(Block), torch.randn(16, 24, 48)
+    model, x = Blocks(Perceptron), torch.randn(16, 24, 48)
     with refused("capture.no-module"):
         policy(lambda x: x, x, "50%")
     with refused("problem.no-policy-fits", culprit="Blocks"):
         policy(model, x, "20%", compare=False)
-    model.spare = Block()
+    model.spare = Perceptron()
     with refused("capture.no-region", culprit="Blocks"):
         policy(model, x, "70%", regions="spare", compare=False)
     del model.spare

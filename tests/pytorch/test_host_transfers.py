@@ -24,6 +24,7 @@ from remat.schedule import Machine, Rules, Schedule, validate  # noqa: E402
 from remat.schedule.machine import on_device  # noqa: E402
 from remat.torch import Captured, Executor, backend, capture, rematerialize, rematerialize_blocks  # noqa: E402
 from remat.torch.execute.split import handed_out, split  # noqa: E402
+from remat.torch.rematerialized import planner  # noqa: E402
 from remat.torch.rematerialized.autograd_function import Program  # noqa: E402
 from remat.torch.transfers import host_memory, links, moves  # noqa: E402
 
@@ -292,7 +293,7 @@ class Wide(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(8))
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
         self.last = torch.nn.Linear(64, 1)
 
     def forward(self, x: Any) -> Any:
@@ -301,21 +302,22 @@ class Wide(torch.nn.Module):
         return self.last(x).square().mean(), x
 
 
-def test_rematerialized_module_moves_tensors() -> None:
+def test_rematerialized_module_moves_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs stay on the device. The report has both peaks, the bytes moved, and the time with stalls."""
     module, x = Wide(), torch.randn(128, 64)
     captured = capture(module, (x,))
     schedule = forward_moves(captured.graph)
-    model = rematerialize(module, x, "70%", schedule=schedule, offload="1MiB", machine="pcie3", verify=True)
+    model = rematerialize(module, x, "80%", schedule=schedule, offload="1MiB", machine="pcie3", verify=True)
     report, size = model.report, 128 * 64 * 4
     assert report.verification.bitwise and report.verification.measured_peak <= report.predicted_peak + 8
-    assert report.verification.host_peak == report.certificate.transfers.host_peak == 4 * size
+    assert report.verification.host_peak == report.certificate.transfers.host_peak == 2 * size
     assert report.certificate.rules.machine == Machine.parse("pcie3,host=1MiB")
     rows = dict(report.rows())
     assert rows["machine"] == "12 GB/s, 1,048,576 bytes of host memory"
-    assert rows["moved"].startswith(f"{4 * size:,} bytes out in 4 offloads") and "waiting" in rows["time"]
+    assert rows["moved"].startswith(f"{2 * size:,} bytes out in 2 offloads") and "waiting" in rows["time"]
+    monkeypatch.setattr(planner, "capture", lambda *_, **__: model.captured)
     with refused("schedule.step-over-host", ScheduleError):
-        rematerialize(module, x, "70%", schedule=schedule, offload="64KiB")
+        rematerialize(module, x, "80%", schedule=schedule, offload="32KiB")
     again = copy.deepcopy(model)
     again(x)[0].backward()
     assert again.report is report

@@ -72,7 +72,7 @@ class Layers(torch.nn.Module):
 @pytest.fixture(scope="module")
 def step() -> Captured:
     with fake_tensors():
-        module, args = Layers(3), (torch.zeros(8, 4, 16),)
+        module, args = Layers(2), (torch.zeros(8, 4, 16),)
     return capture(module, args, route="joint", costs="flops")
 
 

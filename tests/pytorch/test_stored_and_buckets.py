@@ -1,6 +1,7 @@
 """Schedules on disk, and calls of many sizes planned by buckets."""
 
 import logging
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from torch import nn  # noqa: E402
 from remat.problem import Problem  # noqa: E402
 from remat.torch import capture, rematerialize  # noqa: E402
 from remat.torch.captured import Captured  # noqa: E402
-from remat.torch.rematerialized import planning, stored  # noqa: E402
+from remat.torch.rematerialized import planner, planning, stored  # noqa: E402
 from remat.torch.rematerialized.buckets import Buckets  # noqa: E402
 
 
-def parts(count: int = 5) -> list[nn.Module]:
+def parts(count: int = 3) -> list[nn.Module]:
     return [part for _ in range(count) for part in (nn.Linear(16, 16), nn.GELU())]
 
 
@@ -32,6 +33,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_stored_schedules_are_read_and_certified(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    captures = cache(lambda rows: capture(module, (torch.randn(rows, 16),)))
+    monkeypatch.setattr(planner, "capture", lambda _, args, *rest, **options: captures(len(args[0])))
     module, x = nn.Sequential(*parts()), torch.randn(512, 16)
     first = rematerialize(module, x, "80%", method="eviction")
     (path,) = folder.iterdir()
@@ -65,7 +68,8 @@ def step_of(model: nn.Module, x: Any) -> Any:
 def test_variable_lengths_are_solved_once_for_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs and gradients of every length are those of eager PyTorch."""
     module = nn.Sequential(*parts())
-    budget = capture(module, (torch.randn(2, 128, 16),)).graph.reference_peak * 8 // 10
+    largest = capture(module, (torch.randn(2, 128, 16),)).graph.reference_peak
+    budget = largest * 8 // 10
     solved: list[int] = []
     real = planning._solved
 
@@ -76,12 +80,12 @@ def test_variable_lengths_are_solved_once_for_a_bucket(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(planning, "_solved", counted)
     model = rematerialize(module, torch.randn(2, 64, 16), budget, method="eviction", shapes="bucket")
-    for length in (64, 120, 40, 128, 125, 120):
+    for length in (64, 120, 125, 120):
         x = torch.randn(2, length, 16)
         assert_equal(step_of(model, x), step_of(module, x))
-    assert len(model.reports) == 5
+    assert len(model.reports) == 3
     assert all(report.predicted_peak <= budget for report in model.reports)
-    assert solved == [model.reports[3].reference_peak]
+    assert solved == [largest]
     assert len(model._planner._schedules) == 2  # those found; reused ones are copies
 
 

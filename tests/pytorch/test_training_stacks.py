@@ -27,11 +27,11 @@ QUICK = {"method": "greedy", "costs": "flops"}
 class Net(nn.Module):
     """Two layers repeated, with dropout, a statistic and an attribute that forward reads."""
 
-    def __init__(self, width: int = 16) -> None:
+    def __init__(self, width: int = 16, count: int = 4) -> None:
         super().__init__()
         self.scale = 2.0
         self.layers = nn.Sequential(
-            *(each for _ in range(4) for each in (nn.Linear(width, width), nn.Tanh(), nn.Dropout(0.1)))
+            *(each for _ in range(count) for each in (nn.Linear(width, width), nn.Tanh(), nn.Dropout(0.1)))
         )
         self.norm = nn.BatchNorm1d(width)
 
@@ -40,9 +40,9 @@ class Net(nn.Module):
         return y if target is None else (y - target).square().mean()
 
 
-def made() -> Net:
+def made(count: int = 4) -> Net:
     torch.manual_seed(0)
-    return Net()
+    return Net(count=count)
 
 
 def batches(*sixteens: int) -> list[tuple[Any, Any]]:
@@ -75,7 +75,7 @@ def test_module_is_an_instance_of_the_original_class() -> None:
     """Class, name, signature, attributes set on either side, and methods of the class."""
     import inspect
 
-    plain = made()
+    plain = made(2)
     model = rematerialize(plain, batches(8)[0], "70%", **QUICK)
     assert isinstance(model, Net) and isinstance(model, Rematerialized) and type(model).__name__ == "Net"
     assert inspect.signature(model.forward) == inspect.signature(plain.forward)
@@ -91,7 +91,7 @@ def test_module_is_an_instance_of_the_original_class() -> None:
 
 def test_first_call_is_the_sample_and_changes_are_captured_again() -> None:
     """Losses are those of eager before and after a layer is replaced; a changed precision is captured, too."""
-    eager, plain = made(), made()
+    eager, plain = made(2), made(2)
     model = rematerialize(plain, None, "70%", **QUICK)
     assert model.reports == [] and "not captured yet" in repr(model)
     with refused("execution.no-step"):
@@ -113,7 +113,7 @@ def test_first_call_is_the_sample_and_changes_are_captured_again() -> None:
 
 
 def test_conversion_in_place_is_undone() -> None:
-    eager, plain = made(), made()
+    eager, plain = made(2), made(2)
     data, hooked = batches(8, 6, 8), []
     plain.register_forward_hook(lambda *given: hooked.append(len(given)))
     model = convert(plain, Planner(Settings("70%", **QUICK), "capture"))
@@ -127,7 +127,7 @@ def test_conversion_in_place_is_undone() -> None:
 
 
 def test_copies_share_steps_and_not_state() -> None:
-    model = rematerialize(made(), batches(8)[0], "70%", **QUICK)
+    model = rematerialize(made(2), batches(8)[0], "70%", **QUICK)
     other = copy.deepcopy(model)
     assert type(other) is type(model) and other.report is model.report
     other.scale = 5.0
