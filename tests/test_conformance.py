@@ -185,7 +185,7 @@ QUICK_OPTIONS = {
     "annealing": AnnealingOptions(moves=2000),
     "lp-rounding": LpRoundingOptions(allowances=(0.0, 0.1), thresholds=(0.5,), samples=1),
 }
-FEW = Effort(most_ops=4, cases=1, deadline=0.4, grace=5.0)
+FEW = Effort(most_ops=4, cases=1, deadline=0.2, grace=5.0)
 #: Efforts of heuristics that end on their own, but late on a busy machine.
 QUICK_EFFORT = {"lp-rounding": replace(FEW, deadline=2.0)}
 
@@ -316,6 +316,13 @@ if find_spec("tflite"):  # a ReLU
 @pytest.mark.parametrize("check", FORMAT_CHECKS)
 @pytest.mark.parametrize("format_", [*graph_formats(), *schedule_formats()], ids=lambda each: each.name)
 def test_format(format_, check):
+    check(format_, Effort(most_ops=4, cases=1), SAMPLES.get(format_.name, ()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", FORMAT_CHECKS)
+@pytest.mark.parametrize("format_", [*graph_formats(), *schedule_formats()], ids=lambda each: each.name)
+def test_format_thorough(format_, check):
     check(format_, Effort(most_ops=4, cases=3), SAMPLES.get(format_.name, ()))
 
 

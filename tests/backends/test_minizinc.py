@@ -115,7 +115,7 @@ def test_text_of_a_formulation_requires_its_own_model():
 
 def test_bounds_are_reported_before_the_end():
     bounds = []
-    raw = solver("cp-sat").solve(knapsack(60), options(), on_bound=lambda _, bound: bounds.append(bound))
+    raw = solver("cp-sat").solve(knapsack(40), options(), on_bound=lambda _, bound: bounds.append(bound))
     assert raw.status is Status.OPTIMAL
     assert bounds == sorted(set(bounds))
     assert len(bounds) > 1

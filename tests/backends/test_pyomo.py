@@ -132,6 +132,6 @@ def test_building_stops_at_the_deadline():
     model.add(Linear.rows("row", np.arange(400_000), x.index, 1, upper=np.ones(400_000)))
     model.minimize(x.index, -1)
     began = time.monotonic()
-    raw = Pyomo("cbc").solve(model, options(1.5))
-    assert time.monotonic() - began < 2.5
+    raw = Pyomo("cbc").solve(model, options(0.6))
+    assert time.monotonic() - began < 1.6
     assert (raw.status, raw.stop) == (Status.UNKNOWN, StopReason.DEADLINE)

@@ -59,7 +59,9 @@ def test_relaxation_of_the_unit_chain(budget, value, algorithm):
     assert bound.value == int(np.ceil(value))
 
 
-@pytest.mark.parametrize(("share", "overhead"), [("90%", 0.0), ("80%", 0.0004), ("70%", 0.056)])
+@pytest.mark.parametrize(
+    ("share", "overhead"), [pytest.param("90%", 0.0, marks=pytest.mark.slow), ("80%", 0.0004), ("70%", 0.056)]
+)
 def test_relaxation_of_fcn8(share, overhead):
     """Static costs (CM1)."""
     bound = lp_relaxation(Problem(ZOO["fcn8"](), share), deadline=60, threads=1)

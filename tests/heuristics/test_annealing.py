@@ -23,7 +23,7 @@ SEED = SolveOptions(seed=3, threads=1)
 
 def test_optimum_of_most_tiny_graphs():
     found = possible = 0
-    for seed in range(30):
+    for seed in range(18):
         graph = random_graph(seed, plain=True)
         problem = Problem(graph, random_budget(graph, seed), "free")
         best = least_cost(problem, 3, staged=False)
@@ -31,8 +31,8 @@ def test_optimum_of_most_tiny_graphs():
         if best is not None:
             possible += 1
             found += schedule is not None and judged(problem, schedule).cost <= best
-    assert possible >= 25
-    assert found >= possible - 2
+    assert possible >= 15
+    assert found >= possible - 1
 
 
 @pytest.mark.parametrize("fixed", [False, True])

@@ -87,7 +87,7 @@ def test_frontier_is_pareto_optimal_and_answers_every_budget():
 
 def test_drops_improve_plans():
     """Above the least budget, drops start from a plan over the budget; at it, from the plan within it."""
-    graph = gpt(layers=6)
+    graph = gpt(layers=4)
     least = BlockCheckpointing().frontier(Problem(graph))[0].peak
     for budget in (least, "80%"):
         problem = Problem(graph, budget)

@@ -59,7 +59,7 @@ def test_memory_equals_simulation(compiled: bool, monkeypatch: pytest.MonkeyPatc
                 monkeypatch.setattr(stages_kernel, name, found.py_func)
         changed = stages_kernel.change
 
-    for seed in SEEDS if compiled else SEEDS[:40]:
+    for seed in SEEDS if compiled else SEEDS[:30]:
         problem = problem_of(seed)
         net, state = tables(problem, problem.graph.arrays.order)
         rng, num_ops = random.Random(seed), len(net.order)
@@ -81,7 +81,7 @@ def test_start_is_reproduced_and_improved() -> None:
     from remat.heuristics.drops.stages_kernel import EXCESS
 
     recomputed = kept = 0
-    for seed in SEEDS:
+    for seed in SEEDS[:50]:
         problem = problem_of(seed)
         order = problem.graph.arrays.order
         start = Drops().run(problem, RUN)
@@ -100,8 +100,8 @@ def test_start_is_reproduced_and_improved() -> None:
             assert after.cost <= before.cost
             assert after.peak <= problem.budget_bytes
             kept += 1
-    assert recomputed > 50
-    assert kept > 20
+    assert recomputed > 25
+    assert kept > 10
 
 
 def test_start_must_be_staged() -> None:
@@ -127,7 +127,7 @@ def test_drops_use_a_better_start() -> None:
 
 
 def test_list_scheduling_lowers_the_peak() -> None:
-    for seed in SEEDS:
+    for seed in SEEDS[:50]:
         problem = problem_of(seed, "free")
         for order in orders(problem, Schedule.reference(problem.graph), Deadline()):
             problem.graph.with_order([problem.graph.op_names[op] for op in order])  # raises unless topological

@@ -126,7 +126,7 @@ def certificate(problem: Problem, options: RotorOptions | None = None) -> Certif
 
 def test_unit_chains_take_as_many_advances_as_revolve() -> None:
     """n + 1 backward steps, and the advances of REVOLVE with two slots less."""
-    for n in (1, 2, 3, 5, 8, 12):
+    for n in (1, 2, 3, 5, 9):
         for budget in range(3, n + 3):
             found = certificate(Problem(unit_chain(n), budget), PLAIN)
             assert found.verdict is Verdict.VALID
@@ -158,7 +158,7 @@ def test_plans_stay_within_their_claimed_memory(make: Any, request: pytest.Fixtu
 
 
 def test_infeasible_budget_gives_the_least_peak() -> None:
-    for budget in ("60%", "45%", "40%"):
+    for budget in ("60%", "40%"):
         assert certificate(Problem(unet(), budget)).verdict is Verdict.VALID
     found = certificate(Problem(unit_chain(16), 2))
     assert found.verdict is Verdict.OVER_BUDGET

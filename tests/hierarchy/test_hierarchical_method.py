@@ -141,13 +141,13 @@ class Failing(ThreadPoolExecutor):
         return super().submit(task, *arguments, **more)
 
 
-@pytest.mark.parametrize("executor", [ThreadPoolExecutor, Failing])
-def test_executors_give_equal_options_and_lost_tasks_run_locally(executor: type[ThreadPoolExecutor]) -> None:
-    notes: list[str] = []
-    with executor(2) as pool:
-        found = solved(executor=pool, on_note=notes.append)
-    assert found == solved(workers=1)
-    assert bool(notes) == (executor is Failing) and all("ran in this process" in note for note in notes)
+def test_executors_give_equal_options_and_lost_tasks_run_locally() -> None:
+    local = solved(workers=1)
+    for executor in (ThreadPoolExecutor, Failing):
+        notes: list[str] = []
+        with executor(2) as pool:
+            assert solved(executor=pool, on_note=notes.append) == local
+        assert bool(notes) == (executor is Failing) and all("ran in this process" in note for note in notes)
 
 
 def test_expired_deadline_limits_groups_with_plain_options(
@@ -297,7 +297,7 @@ def test_groups_move_what_they_save_to_a_host() -> None:
     assert "left out" not in result.message
 
 
-@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor])
+@pytest.mark.parametrize("executor", [pytest.param(None, marks=pytest.mark.slow), ThreadPoolExecutor])
 def test_levels_take_classes_and_objects(monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
     """Partitioners and methods, also with options; threads do not share objects."""
     seen: list[Any] = []
@@ -330,7 +330,7 @@ def test_wrong_parts_of_levels_are_refused(name: str) -> None:
 
 def test_message_names_failing_solvers_of_groups() -> None:
     options = replace(MODELS, solver_options={"highs": {"no_such_option": 1}})
-    result = solve(Problem(unit_chain(12), 6), Hierarchical(options), "highs", stop=4)
+    result = solve(Problem(unit_chain(8), 5), Hierarchical(options), "highs", stop=4)
     assert "highs failed on groups: " in result.message and "no_such_option" in result.message
 
 

@@ -74,7 +74,7 @@ def test_portfolio_at_least_as_good_as_the_best_rule(seed: int) -> None:
 
 
 def test_rounds_narrow_the_interval() -> None:
-    instance = once(layered(300, 0.5, 3))
+    instance = once(layered(200, 0.5, 3))
     climb = Climb(instance, instance.structural_bound, instance.peak_of(instance.reference) + 1)
     climb.see(instance.reference)
     climb.start()

@@ -68,7 +68,7 @@ def test_tiny_graphs_are_proved(order: str) -> None:
 
 def test_cost_is_lowered_until_it_is_proved_least() -> None:
     assert LIVE_SEARCH.ready()
-    graph = layered(40, seed=1)
+    graph = layered(30, seed=1)
     found = checked(minimize(Problem(graph, order="free"), backend=None, stop=60))
     assert found.cost_proved
     assert found.cost == solve(Problem(graph, found.peak, "free"), "live-search", stop=60).bound
