@@ -286,7 +286,7 @@ def test_example_is_valid_and_complete(tmp_path: Path, tables: dict[str, object]
     # every commented key as a key
     full = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
     for content in (text, full):
-        jsonschema.validate(shown := tomllib.loads(content), tables)
+        jsonschema.Draft202012Validator(tables).validate(shown := tomllib.loads(content))
         (tmp_path / "run.toml").write_text(content, encoding="utf-8")
         Config.from_file(tmp_path / "run.toml")
     for section in ("problem", "solve", "output"):

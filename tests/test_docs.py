@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from _examples import DRAWN, blocks, drawn_names, run_python
+from _examples import DRAWN, Block, blocks, drawn_names, run_python
 from _hooks import numbers_of, split_code, with_formulas
 from _notebooks import executed, page_of
 
@@ -53,11 +53,12 @@ LANGUAGES = {"python", "console", "text", "json", "toml", "sh", "math"}
 EXTRAS = ("torch", "transformers", "onnx", "jax", "tflite", "executorch")
 
 
-def extras_of(page: Path) -> list[str]:
-    """Return the packages of extras that the Python blocks and commands of a page import."""
-    python = "\n".join(block.text for block in blocks(page) if block.language == "python")
+def extras_of(page: Path, *only: Block) -> list[str]:
+    """Return the packages of extras that the Python blocks and commands of a page import, or some of its blocks."""
+    chosen = only or tuple(blocks(page))
+    python = "\n".join(block.text for block in chosen if block.language == "python")
     imported = set(re.findall(r"^\s*(?:import|from)\s+(?:remat\.)?(\w+)", python, re.MULTILINE))
-    if any(words[:2] == ["remat", "capture"] for block in blocks(page) for words in commands(block.text)):
+    if any(words[:2] == ["remat", "capture"] for block in chosen for words in commands(block.text)):
         imported.add("torch")
     return [extra for extra in EXTRAS if extra in imported]
 
@@ -77,10 +78,8 @@ LONG = {
 
 
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:
-    """Mark long pages as slow, and pages of docs that import a framework; the import takes seconds."""
-    if "docs" not in page.parts:
-        return []
-    long = str(page.relative_to(ROOT / "docs")) in LONG
+    """Mark long pages as slow, and pages that import a framework; the import takes seconds."""
+    long = str(page.relative_to(ROOT)).removeprefix("docs/") in LONG
     return [pytest.mark.slow] if long or extras_of(page) else []
 
 
@@ -114,17 +113,37 @@ def test_page_runs(
     A block that begins with the name of a file (.toml, .py) becomes that file. On pages with drawn pictures and in
     tutorials, a text that follows a block has lines that the block prints.
     """
-    from remat.cli import main
-
     for extra in extras_of(page):
         pytest.importorskip(extra)
+    run_blocks(page, list(blocks(page)), tmp_path, monkeypatch, capsys)
+
+
+def test_readme_runs_without_frameworks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "README.md"
+    chosen = [block for block in blocks(page) if not extras_of(page, block)]
+    assert {block.language for block in chosen} >= {"python", "console"}
+    run_blocks(page, chosen, tmp_path, monkeypatch, capsys)
+
+
+def run_blocks(
+    page: Path,
+    chosen: list[Block],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Run blocks of a page in a folder with the files of formats.md."""
+    from remat.cli import main
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     write_example_files(tmp_path)
     namespace: dict[str, object] = {"__name__": page.stem}
     tutorial = page.parent.name == "tutorials"
     printed, shows = "", tutorial or bool(DRAWN.search(page.read_text(encoding="utf-8")))
-    for block in blocks(page):
+    for block in chosen:
         if name := re.match(r"# ([\w-]+\.(?:toml|py))\n", block.text):
             (tmp_path / name[1]).write_text(block.text, encoding="utf-8")  # later commands name it
         if block.language == "python":
@@ -233,7 +252,9 @@ def test_example_files_are_valid(tmp_path: Path) -> None:
     assert validate(read_graph(tmp_path / "graph.json"), read_schedule(tmp_path / "schedule.json")).accepted
 
 
-def test_table_of_the_zoo() -> None:
+@pytest.mark.parametrize("each", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_table_of_the_zoo(each: int) -> None:
+    """All rows have a graph; the numbers of each fifth row, or of all, are right."""
     from remat.graphs.zoo import INFERENCE, TRAINING, TRAINING_STEPS, ZOO
 
     page = (ROOT / "docs/graphs.md").read_text(encoding="utf-8")
@@ -241,7 +262,7 @@ def test_table_of_the_zoo() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \|( [\d,]+ \|)?" + bytes_of, page, re.MULTILINE)
     assert dict(ZOO) == {**TRAINING, **TRAINING_STEPS, **INFERENCE}
     assert [row[0] for row in rows] == list(ZOO)
-    for name, ops, edges, macs, *peaks in rows:
+    for name, ops, edges, macs, *peaks in rows[::each]:
         graph = ZOO[name]()
         numbers = (ops, edges, *peaks)
         assert macs == (f" {graph.base_cost / 1e6:,.0f} |" if name in INFERENCE else ""), name

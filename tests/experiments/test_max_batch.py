@@ -177,7 +177,7 @@ def test_false_proof_is_detected(no_start, monkeypatch):
 
 def test_plot_of_batches(tmp_path):
     methods = (Contestant("greedy", label="ours"), "chen-sqrt")
-    answers = [max_batch(chain(n), 40, method, options=ONE) for n in (4, 6) for method in methods]
+    answers = [max_batch(chain(n), 20, method, options=ONE) for n in (4, 6) for method in methods]
     axes = plot_batches(answers)
     assert answers[0].row()["method"] == "ours"
     assert all(probe.as_dict()["verdict"] == str(probe.verdict) for probe in answers[0].probes)

@@ -80,9 +80,9 @@ def test_stored_starts_and_targets_determine_a_cell_and_are_honoured(store: Stor
     """A cell of a frontier or a batch search, solved again from the store alone, gives the same."""
     frontier(CHAIN, [4, 5], ["drops"], store=StudyRuns(store, "curve"), stop=60, options=ONE)
     chain = AffineGraph.scaled(unit_chain(6), 1)
-    first = max_batch(chain, 40, "checkmate/highs", store=StudyRuns(store, "batch"), stop=60, options=ONE)
+    first = max_batch(chain, 24, "checkmate/highs", store=StudyRuns(store, "batch"), stop=60, options=ONE)
     repeated = StudyRuns(store, "batch")
-    again = max_batch(chain, 40, "checkmate/highs", store=repeated, stop=60, options=ONE)
+    again = max_batch(chain, 24, "checkmate/highs", store=repeated, stop=60, options=ONE)
     assert repeated.reused == repeated.asked == len(first.probes)
     assert again.row() == first.row()
     assert again.schedule is not None and first.schedule is not None
