@@ -94,7 +94,7 @@ def test_texts_of_pictures_fit_and_do_not_overlap(name: str) -> None:
     assert not collisions(figure if isinstance(figure, Figure) else figure.figure)
 
 
-@pytest.mark.parametrize("name", few(["comparison", "schedule-step", "layers-step", "addresses-step", "traffic"], 2))
+@pytest.mark.parametrize("name", few(["schedule-step", "comparison", "layers-step", "addresses-step", "traffic"], 2))
 def test_pictures_take_the_place_of_given_axes(name: str) -> None:
     figure = empty_figure((14, 16))
     other, mine = figure.subplots(2, 1)
@@ -104,6 +104,7 @@ def test_pictures_take_the_place_of_given_axes(name: str) -> None:
     assert all(axes is other or axes.get_position().y1 < other.get_position().y0 for axes in figure.axes)
 
 
+@pytest.mark.slow  # a quick test of plots summarizes a long chain
 def test_long_schedules_have_few_artists() -> None:
     """Thousands of ops are summarized; no part of the strip of layers is narrower than half a pixel."""
     assert len(schedule("long").targets) > 2000

@@ -12,6 +12,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
+from helpers import few
 from refusals import refused
 
 from remat import (
@@ -70,7 +71,11 @@ VIEWED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", VIEWED)
+#: Tables that share their code with those of comparisons.
+SIMILAR = ("frontier", "trade-off", "batch")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SIMILAR)) for name in VIEWED])
 def test_notebooks_show_objects(name: str) -> None:
     shown = viewed(name)
     html = shown._repr_html_()
@@ -93,7 +98,7 @@ def test_tables_become_data_frames() -> None:
     assert viewed("certificate").to_frame().empty
 
 
-@pytest.mark.parametrize("name", ["comparison", "frontier", "trade-off", "arenas"])
+@pytest.mark.parametrize("name", few(["comparison", "frontier", "arenas", "trade-off"], 2))
 def test_tables_save_themselves(name: str, tmp_path: Path) -> None:
     table, page = viewed(name), name in ("comparison", "frontier")
     for suffix in (".csv", ".json", ".png", *[".html"] * page):

@@ -127,7 +127,7 @@ def overwritten(graph: ComputeGraph, schedule: Schedule, addresses: Addresses) -
     return arena.faults
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32).map(Random))
 def test_no_live_buffers_overlap_where_schedules_move_tensors(random: Random) -> None:
     graph = random_graph(random, most_size=20)

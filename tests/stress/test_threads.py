@@ -94,7 +94,7 @@ def test_thousand_solves_in_fourteen_threads() -> None:
 
 
 def test_some_solves_in_fourteen_threads() -> None:
-    run_many(18, THREADS, seed=1)
+    run_many(THREADS, THREADS, seed=1)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])

@@ -96,10 +96,10 @@ def test_stored_starts_and_targets_determine_a_cell_and_are_honoured(store: Stor
 
 def test_python_objects_are_cells_that_only_their_program_solves(store: Store) -> None:
     methods: list[Any] = [Greedy(), Contestant(Checkmate, Highs)]
-    frontier(CHAIN, [4, 5], methods, store=StudyRuns(store, "curve"), options=ONE)
+    frontier(CHAIN, [4], methods, store=StudyRuns(store, "curve"), options=ONE)
     again = StudyRuns(store, "curve")
-    frontier(CHAIN, [4, 5], methods, store=again, options=ONE)
-    assert again.reused == 4
+    frontier(CHAIN, [4], methods, store=again, options=ONE)
+    assert again.reused == 2
     named = StudyRuns(store, "named")
     frontier(CHAIN, [4], ["checkmate/highs"], store=named, options=ONE)
     assert named.reused == 0  # the registered formulation of that name is another contestant
@@ -181,6 +181,7 @@ def test_killed_frontier_loses_only_the_run_in_progress(tmp_path: Path, monkeypa
 
 def test_commands_continue_and_study_reads_their_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("remat.studies.report.Report.figures", lambda _: {})  # drawing them takes a second
     write_graph(CHAIN.graph, "chain.json")
     line = "compare chain.json -b {} -m greedy,eviction -t 60 --threads 1 -q --store sqlite:///study.db"
     assert "study compare-unit-chain-6: 0 of 2 runs are from the store" in ok(line.format("80%")).out
