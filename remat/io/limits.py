@@ -22,6 +22,8 @@ from remat.runtime.sizes import memory_bytes
 MAX_BYTES = 512 * 1024 * 1024
 #: Default memory for reading one file: a share of the available memory, or bytes if the system does not report it.
 MEMORY_SHARE, UNKNOWN_MEMORY = 0.25, 4 * 1024**3
+#: Bytes that any reader may use.
+SMALL = 1024**2
 #: Default seconds for reading one file: three times the time of 300,000 ONNX nodes.
 SECONDS = 120.0
 #: Least seconds for reading under a time limit: short limits are for searches, whose tolerance is larger than this.
@@ -45,8 +47,8 @@ class ReadLimitError(FormatError):
 class Budget:
     """Remaining bytes and seconds for reading one file.
 
-    Without `memory`, the limit is a share of the memory that is available at the first draw. Finding it takes a
-    millisecond, and many draws ask for no memory.
+    Without `memory`, the limit is a share of the memory that is available when a draw exceeds :data:`SMALL`. Finding
+    it takes a millisecond, and small files draw many times.
     """
 
     def __init__(self, memory: float | None, deadline: Deadline) -> None:
@@ -54,10 +56,10 @@ class Budget:
 
     def draw(self, memory: float, seconds: float) -> None:
         """Take `memory` and check that `seconds` are left; see :func:`draw`."""
-        if memory and self._memory is None:
+        self._drawn += memory
+        if self._memory is None and self._drawn > SMALL:
             available = available_memory()
             self._memory = UNKNOWN_MEMORY if math.isinf(available) else MEMORY_SHARE * available
-        self._drawn += memory
         if self._memory is not None and self._drawn > self._memory:
             raise ReadLimitError(
                 f"reading it would take more than {max(1, int(self._memory) >> 20):,} MiB of memory; allow more with "

@@ -60,8 +60,9 @@ def available_memory(limit: int | None = None) -> float:
             left = min(left, 1024 * int(line.split()[1]))
     for folder in _folders("memory"):
         for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            bound, now = (_words(folder / most) or [""])[0], (_words(folder / used) or [""])[0]
-            if bound.isdigit() and now.isdigit():
+            bound = (_words(folder / most) or [""])[0]
+            now = (_words(folder / used) or [""])[0] if bound.isdigit() else ""
+            if now.isdigit() and int(bound) - int(now) < left:
                 left = min(left, int(bound) - int(now) + _reclaimable(folder))
     return max(0.0, min(left, _address_space()))
 
