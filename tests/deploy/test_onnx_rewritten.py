@@ -62,7 +62,7 @@ def cell(*, kind: Any = np.float32, ir: int | None = None) -> bytes:
 def densenet() -> bytes:
     """Block whose layers read the concatenation of all before them: batch norm, relu, convolution; then a Gemm."""
     nodes, held, features = [conv("x", 0, "f0", "stem")], [weights(0, 4, 3, 3, 3)], ["f0"]
-    for k in range(1, 5):
+    for k in range(1, 4):
         channels = 4 * k
         inputs = [f"c{k}", *(f"{each}{k}" for each in ("scale", "offset", "mean", "variance"))]
         nodes += [
@@ -81,7 +81,7 @@ def densenet() -> bytes:
         node("Flatten", ["narrow"], ["flat"], "flat"),
         node("Gemm", ["flat", "w9", "b"], ["y"], "fc", transB=1),
     ]
-    held += [weights(8, 6, 20, 1, 1), weights(9, 3, 6), constant("b", np.ones(3, np.float32))]
+    held += [weights(8, 6, 16, 1, 1), weights(9, 3, 6), constant("b", np.ones(3, np.float32))]
     return model(nodes, [value("x", [1, 3, 8, 8])], [value("y", [1, 3])], held)
 
 

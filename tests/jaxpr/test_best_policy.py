@@ -172,14 +172,15 @@ def test_regions_within_scans():
 
 
 def test_budgets_that_no_names_keep():
+    args = LAYERS[:1], ARGS[1]
     with refused("problem.step-setting", culprit="'metod'"):
-        best_policy(loss, ARGS, "90%", metod="greedy")
+        best_policy(loss, args, "90%", metod="greedy")
     with refused("problem.jax-names", culprit="'loss'"):
-        best_policy(loss, ARGS, "30%")
+        best_policy(loss, args, "30%")
     with refused("problem.jax-names", culprit="and the host"):
-        best_policy(loss, ARGS, "30%", offload="1KiB", machine="pcie4,compute=1T")
+        best_policy(loss, args, "30%", offload="1KiB", machine="pcie4,compute=1T")
     with refused("problem.no-times", culprit="'loss'"):
-        best_policy(loss, ARGS, "90%", offload="1GiB")
+        best_policy(loss, args, "90%", offload="1GiB")
     with refused("problem.jax-names", culprit="checkpoint its blocks"):
         best_policy(
             lambda w, x: jnp.sin(checkpoint_name(jnp.sin(x @ w), "a")).sum(),

@@ -8,6 +8,7 @@ from typing import Any
 import models
 import pytest
 import torch
+from helpers import few
 from refusals import refused
 from torch import nn
 
@@ -36,8 +37,13 @@ def measured(module: nn.Module, args: tuple[Any, ...], optimizer: Any) -> tuple[
     return tracker.peak, tracker.live
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("name", ["gpt", pytest.param("unet", marks=pytest.mark.slow), "resnet"])
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    few(
+        [("gpt", "adamw"), ("gpt", "sgd"), ("unet", "adamw"), ("resnet", "sgd"), ("resnet", "adamw"), ("unet", "sgd")],
+        2,
+    ),
+)
 def test_eager_steps_need_what_is_measured(name: str, optimizer: str) -> None:
     module, args = getattr(models, name)()
     module.eval()

@@ -135,7 +135,7 @@ def forward_moves(graph: ComputeGraph, every: int = 2) -> Schedule:
 
 
 def test_backward_moves_refuse_a_retained_graph() -> None:
-    program, given = random_program("gpt")
+    program, given = random_program("resnet")
     loss = program(given)[0]
     with refused("execution.retained", ExecutionError):
         loss.backward(retain_graph=True)
@@ -143,7 +143,7 @@ def test_backward_moves_refuse_a_retained_graph() -> None:
 
 @pytest.mark.parametrize("failing", ["forward", "backward", "between"])
 def test_errors_leave_no_host_memory(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, given = random_program("gpt", share=0.15)
+    program, given = random_program("resnet", share=0.15)
     program(given)[0].backward()
     assert program.host.pooled == program.host.size
     real, calls = moves.arrive, []
@@ -252,7 +252,7 @@ def direct(made: links.Streams, fake: FakeStreams, by_size: Any) -> None:
 @pytest.mark.parametrize("lost", ["write", "read", "wait"])
 def test_recording_streams_find_lost_waits(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams that do not wait for computation, and computation that does not wait, race."""
-    module, args, step = case("gpt")
+    module, args, step = case("resnet")
     executor = Executor(step, movable(step, 0))
     fake = FakeStreams()
     made = links.Streams(torch.device("cpu"), True, fake)
@@ -280,8 +280,8 @@ def test_two_passes_do_not_race(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_result_of_the_forward_pass_is_not_fetched_later() -> None:
-    _, _, step_ = case("gpt")
-    result = min(handed_out(step_))
+    _, _, step_ = case("resnet")
+    result = max(handed_out(step_))
     steps = [*Schedule.reference(step_.graph).steps(), ("offload", result), ("fetch", result)]
     steps.insert(-1, ("free", result))
     with refused("schedule.handed-out", culprit=result):
