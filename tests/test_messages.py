@@ -30,6 +30,7 @@ def kinds_in_source() -> set[str]:
 
 def calls(source: str) -> Iterator[ast.Call]:
     """Yield the calls of errors in a source; parsing all of it would take seconds for the package."""
+    source = re.sub(r"^ *>>> .*", "", source, flags=re.MULTILINE)  # examples in docstrings
     for match in CALL.finditer(source):
         for end in re.finditer(r"\)", source[match.start() : match.start() + MOST]):
             with suppress(SyntaxError):

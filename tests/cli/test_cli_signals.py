@@ -170,7 +170,7 @@ def test_ctrl_c_in_cp_sat_keeps_the_incumbent() -> None:
 
 def test_ctrl_c_in_a_comparison_keeps_started_runs() -> None:
     """The first run is complete, the second needs minutes, the third never starts."""
-    write_graph(unit_chain(60), "long.json")
+    write_graph(unit_chain(40), "long.json")
     methods = "-m greedy,retention-intervals/cp-sat,checkmate/highs"
     done = interrupt(start(f"compare long.json -b 45% --threads 1 -o c.json {methods}"), solves)
     assert done.code == 130, done.err
