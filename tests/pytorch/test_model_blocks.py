@@ -141,13 +141,23 @@ class Hooked(Block):
         return y
 
 
-def test_hooks_on_autograd_nodes_are_part_of_a_call() -> None:
+def hooked() -> Model:
     torch.manual_seed(0)
-    plain, data = Model(count=3), batch()
-    plain.layers = nn.ModuleList(Hooked(16, number) for number in range(3))
-    model = copy.deepcopy(plain)
-    calls = record_calls(FakeWorld.of(model, data, {}), find_blocks(model))
+    model = Model(count=3)
+    model.layers = nn.ModuleList(Hooked(16, number) for number in range(3))
+    return model
+
+
+def test_hooks_on_autograd_nodes_are_part_of_a_call() -> None:
+    model = hooked()
+    calls = record_calls(FakeWorld.of(model, batch(), {}), find_blocks(model))
     assert calls[0].kind == calls[2].kind != calls[1].kind
+
+
+@pytest.mark.slow
+def test_hooks_on_autograd_nodes_run() -> None:
+    plain, data = hooked(), batch()
+    model = copy.deepcopy(plain)
     found = rematerialize_blocks(model, "75%", data, **QUICK)
     assert_equal(step(model, model, data), step(plain, plain, data))
     assert found.report.recomputations

@@ -333,7 +333,7 @@ def mesh() -> Iterator[Any]:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["heads", pytest.param("sequence", marks=pytest.mark.slow), "distributed"])
 def test_calls_of_one_kind(mesh: Any, way: str) -> None:
     """Shapes that PyTorch derives once for each op make no new kind."""
     model = parallel(mesh, way, count=2)
