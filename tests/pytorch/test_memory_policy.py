@@ -36,7 +36,7 @@ def step(weights: list[Any], x: Any) -> tuple[Any, ...]:
 def traced() -> tuple[Any, list[Any]]:
     """Trace as torchtitan does, with marks on nodes of the backward pass and names of modules."""
     torch.manual_seed(0)
-    weights = [(torch.randn(64, 64) / 8).requires_grad_() for _ in range(6)]
+    weights = [(torch.randn(64, 64) / 8).requires_grad_() for _ in range(4)]
     x = torch.randn(256, 64)
     compiler = torch.compiler
     with (
