@@ -286,7 +286,7 @@ class Halves(Partitioner):
 
 def test_groups_move_what_they_save_to_a_host() -> None:
     """By quotients and by timed-h-ilp, whose model HiGHS solves: CP-SAT has no continuous variables."""
-    problem = Problem(replace(unit_chain(12), cost_unit="us"), 8, machine="rate=500kB/s")
+    problem = Problem(replace(unit_chain(9), cost_unit="us"), 7, machine="rate=500kB/s")
     options = replace(QUICK, partitioners=(Halves(3),), top_methods=(TimedHIlp,))
     result = solve(problem, Hierarchical(options), "cp-sat", stop=20)
     assert result.certificate is not None and result.certificate.transfers is not None
@@ -436,7 +436,7 @@ def test_models_get_small_groups_first_few_options_and_a_start(monkeypatch: pyte
             calls.append((made.options, alone, start))
 
     monkeypatch.setattr("remat.hierarchy.method._Run._answer", answer)
-    problem = Problem(unit_chain(40), 22)
+    problem = Problem(unit_chain(32), 18)
     options = replace(QUICK, partitioners=("h-partition", "min-cut"), top_methods=("h-ilp",), options=3)
     with contextlib.suppress(ProblemError):
         solve(problem, Hierarchical(options), "highs", stop=60)

@@ -102,7 +102,7 @@ def test_tiny_problems_are_proved(order: str, limit: int | None, buffers: bool) 
 
     The reference search does not refill accumulation buffers, so its optimum may be higher.
     """
-    for problem in tight_problems(order, limit, 5 if buffers else 9, **({"buffers": True} if buffers else {})):
+    for problem in tight_problems(order, limit, 3 if buffers else 6, **({"buffers": True} if buffers else {})):
         best = optimum(problem, Scope(OrderRule(order), staged=False))
         result = solve(problem, options=ONE)
         check_steps(result)

@@ -220,7 +220,7 @@ def test_bounds_of_auto_are_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = tuple(stage for stage in remat.solving.auto.STAGES if stage.method not in {"few-stages", "live-search"})
     monkeypatch.setattr(remat.solving.auto, "STAGES", stages)  # these would run first and close the gap
     options = SolveOptions(threads=1, isolate=True, memory_limit="2GiB")
-    result = solve(Problem(unit_chain(16), 6), stop=AnyOf(30, Gap(0.1)), options=options)
+    result = solve(Problem(unit_chain(30), 8), stop=AnyOf(30, Gap(0.1)), options=options)
     assert "bounds" in [step.name for step in result.steps]
     assert result.bound > result.problem.graph.base_cost
     with refused("problem.not-isolated", culprit="lp-rounding"):
