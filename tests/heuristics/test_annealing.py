@@ -39,9 +39,9 @@ def test_optimum_of_most_tiny_graphs():
 def test_incremental_memory_equals_simulation(fixed):
     """After thousands of moves, peak, sums and blocks match a simulation and a rebuild from scratch."""
     from remat.heuristics.annealing.moves_kernel import Energy, anneal
-    from remat.heuristics.annealing.slots_kernel import COST, INSTANCES, PEAK, REPEATED, fill
+    from remat.heuristics.annealing.slots_kernel import BEST, COST, INSTANCES, PEAK, REPEATED, fill
 
-    recomputed = 0
+    recomputed = improved = 0
     for seed in range(6):
         graph = random_graph(seed, most_ops=9, buffers=seed % 2 == 1)
         problem = Problem(graph, random_budget(graph, seed), "fixed" if fixed else "free")
@@ -55,6 +55,13 @@ def test_incremental_memory_equals_simulation(fixed):
             assert state.number[PEAK] + graph.arrays.input_bytes == run.peak
             assert state.number[COST] == run.cost
             recomputed += len(ops) - len(graph.ops)
+            if state.number[BEST] >= 0:
+                best = Schedule.of_computes(graph, state.best[state.best >= 0])
+                run = simulate(graph, best, keep=problem.keep)
+                assert run.violations == ()
+                assert run.cost == state.number[BEST]
+                assert run.peak <= search.budget + graph.arrays.input_bytes
+                improved += run.cost > graph.base_cost
             soft, cost, repeated = state.total[0], state.number[COST], state.number[REPEATED]
             spans, instances = state.spans.copy(), state.tensors[:-1, INSTANCES].copy()
             fill(search.net, state, search.budget, 2.0)
@@ -64,6 +71,19 @@ def test_incremental_memory_equals_simulation(fixed):
             for tensor, count in enumerate(instances):
                 assert np.array_equal(state.spans[tensor, :count], spans[tensor, :count])
     assert recomputed > 0
+    assert improved > 0
+
+
+def test_regions_reach_all_ops_of_a_large_graph():
+    from remat.heuristics.annealing.moves_kernel import Energy, anneal
+
+    search = _Search(Problem(layered(5_000, 0.1, 1), "80%", "free"), SHORT, RUN)
+    state = search._state(search.begin)
+    before, width = state.held.copy(), 0.01 * search.budget
+    energy = Energy(search.heat, search.budget, search.per_byte, search.per_byte * width, width)
+    anneal(search.net, state, energy, 1, 60_000, False, 0.1)
+    moved = np.unique(before[(before != state.held) & (before >= 0)])
+    assert min(np.bincount(moved // 1_000)) > 900
 
 
 def test_unsupported_starts_fall_back_to_the_reference_order():

@@ -3,7 +3,8 @@
 Time is an array of slots, each of which holds an op or nothing. An instance of a tensor lives from the slot of its
 compute to its last read before the op runs again. Two numbers summarize the memory over all slots: its peak, and the
 soft excess, the sum of exp((memory - budget) / tau), to which every slot near the peak contributes. Both are known for
-blocks of about sqrt(N) of the N slots. So a change costs O(sqrt(N)), in loops that the compiler vectorizes.
+blocks of about sqrt(N) of the N slots, at most 256. So a change costs O(sqrt(N)) up to 60,000 slots, in loops that the
+compiler vectorizes.
 
 A change begins with :func:`begin`. Move ops with :func:`insert` and :func:`remove`, each after :func:`touch_op`.
 :func:`collect` recomputes the lifetimes of the touched tensors and lists the differences in memory, and
@@ -26,9 +27,11 @@ from remat.runtime.arrays import Float, Int, Int32
 from remat.runtime.compiled import inlined, kernel, reordered
 
 #: Fields of `SlotSchedule.number`.
-COST, BEST, REPEATED, TOUCHED, STAMP, PEAK, EVENTS, BITS, NUMBERS = range(9)
+COST, BEST, REPEATED, TOUCHED, STAMP, PEAK, EVENTS, BITS, CHANGED, NUMBERS = range(10)
 #: Signs of changes. Floats, since numba compiles a function again for each integer constant it is called with.
 COMES, GOES = 1.0, -1.0
+#: Share of the soft excess that may go in a change without a sum of what stays.
+MOST_GONE = 1 - 1e-6
 #: Largest exponent with which the soft excess is filled, well below overflow.
 LARGEST = 500.0
 
@@ -65,7 +68,9 @@ class SlotSchedule(NamedTuple):
     `slots[x, :ops[x, RUNS]]` ascends; `held` is the op in each slot, or -1. `spans[t, i]` are first and last slot of
     the i-th instance of tensor t, which has `tensors[t, INSTANCES]` of them. `ops[:number[REPEATED], REPEATED_OP]`
     lists the ops that run more than once, and the column `PLACE` their indices in this list. `number` is [cost, best
-    cost (-1: none), repeated ops, touched tensors, changes so far, peak, events, bits of a slot's index in its block].
+    cost (-1: none), repeated ops, touched tensors, changes so far, peak, events, bits of a slot's index in its block,
+    changed slots]. `best` has the ops of the best schedule, and `changed[:number[CHANGED]]` the slots in which the
+    present one may differ from it; if it is full, all may.
 
     `level` and `excess` are memory and soft excess of each slot, without the amount `block_plus` to add and the factor
     `block_times` to multiply in all slots of its block. `block_level` is the highest memory in a block, `block_excess`
@@ -81,6 +86,7 @@ class SlotSchedule(NamedTuple):
     slots: Int32
     held: Int32
     best: Int32
+    changed: Int32
     number: Int
     spans: Int32
     new_spans: Int
@@ -144,32 +150,53 @@ def work(net, state, op, slot, sign, tau):
 
 
 @inlined
+def scan_slots(state, first, end):
+    """Return the highest memory and the soft excess of slots `first` .. `end` - 1, without events."""
+    bits = state.number[BITS]
+    highest, soft, slot = np.int64(0), 0.0, first
+    while slot < end:
+        block = slot >> bits
+        if slot & ((1 << bits) - 1) == 0 and block < end >> bits:  # whole blocks
+            level, total = scan(state.block_level, state.block_excess, block, end >> bits)
+            slot = (end >> bits) << bits
+        else:
+            until = min(end, (block + 1) << bits)
+            level, total = scan(state.level, state.excess, slot, until)
+            level += state.block_plus[block]
+            total *= state.block_times[block]
+            slot = until
+        highest, soft = max(highest, level), soft + total
+    return highest, soft
+
+
+@inlined
 def evaluate(state):
-    """Return the peak and the soft excess after the events."""
+    """Return the peak and the soft excess after the events.
+
+    What does not change is read only if the peak may fall, or nearly all of the soft excess goes: a difference
+    would be inexact.
+    """
     number, events = state.number, state.events
-    num_slots, bits = len(state.held), number[BITS]
-    peak, soft, plus, times = np.int64(0), 0.0, np.int64(0), 1.0
-    slot, k = 0, 0
-    while slot < num_slots:
-        end = min(events[EVENT_SLOT, k], num_slots) if k < number[EVENTS] else num_slots
-        while slot < end:
-            block = slot >> bits
-            if slot & ((1 << bits) - 1) == 0 and block < end >> bits:  # whole blocks
-                highest, total = scan(state.block_level, state.block_excess, block, end >> bits)
-                slot = (end >> bits) << bits
-            else:
-                until = min(end, (block + 1) << bits)
-                highest, total = scan(state.level, state.excess, slot, until)
-                highest += state.block_plus[block]
-                total *= state.block_times[block]
-                slot = until
-            peak, soft = max(peak, highest + plus), soft + total * times
-        while k < number[EVENTS] and events[EVENT_SLOT, k] <= slot:
-            plus += events[EVENT_AMOUNT, k]
-            times *= state.event_factors[k]
-            k += 1
-        if plus == 0:  # not the product of rounded factors
-            times = 1.0
+    before, after, gone, come = np.int64(0), np.int64(0), 0.0, 0.0
+    plus, times = np.int64(0), 1.0
+    for k in range(number[EVENTS] - 1):
+        plus += events[EVENT_AMOUNT, k]
+        times = times * state.event_factors[k] if plus != 0 else 1.0  # not the product of rounded factors
+        if plus != 0 and events[EVENT_SLOT, k] < events[EVENT_SLOT, k + 1]:
+            level, total = scan_slots(state, events[EVENT_SLOT, k], events[EVENT_SLOT, k + 1])
+            before, after = max(before, level), max(after, level + plus)
+            gone, come = gone + total, come + total * times
+    peak, soft = max(number[PEAK], after), state.total[0] - gone + come
+    if (before == number[PEAK] and after < before) or gone > MOST_GONE * state.total[0]:
+        peak, soft, plus, slot = after, come, np.int64(0), 0
+        for k in range(number[EVENTS] + 1):
+            end = events[EVENT_SLOT, k] if k < number[EVENTS] else len(state.held)
+            if plus == 0 and slot < end:
+                level, total = scan_slots(state, slot, end)
+                peak, soft = max(peak, level), soft + total
+            if k < number[EVENTS]:
+                plus += events[EVENT_AMOUNT, k]
+            slot = end
     return peak, soft
 
 
@@ -359,6 +386,28 @@ def remove(state, op, slot):
 
 
 @inlined
+def note_changed(state, slot):
+    """List a slot in which the schedule may now differ from the best one."""
+    if state.number[CHANGED] < len(state.changed):
+        state.changed[state.number[CHANGED]] = slot
+        state.number[CHANGED] += 1
+
+
+@inlined
+def note_best(state):
+    """Make the schedule the best one."""
+    number = state.number
+    number[BEST] = number[COST]
+    if number[CHANGED] < len(state.changed):
+        for k in range(number[CHANGED]):
+            state.best[state.changed[k]] = state.held[state.changed[k]]
+    else:
+        for slot in range(len(state.held)):
+            state.best[slot] = state.held[slot]
+    number[CHANGED] = 0
+
+
+@inlined
 def note_repeated(state, op):
     """Update the list of ops that run more than once."""
     number = state.number
@@ -397,8 +446,7 @@ def plant(net, state, budget, tau):
     for block in range(len(state.block_level)):
         state.block_plus[block], state.block_times[block] = 0, 1.0
         renew(state, block)
-    state.number[EVENTS] = 0
-    state.number[PEAK], state.total[0] = evaluate(state)
+    state.number[PEAK], state.total[0] = scan_slots(state, 0, num_slots)
 
 
 @kernel
@@ -406,6 +454,7 @@ def fill(net, state, budget, tau):
     """Fill in all fields but the best schedule from `slots` and `runs`; `tau` (bytes) as in :func:`plant`."""
     number = state.number
     number[COST] = number[REPEATED] = 0
+    number[CHANGED] = len(state.changed)
     for slot in range(len(state.held)):
         state.held[slot] = -1
     for op in range(len(net.ops) - 1):
