@@ -72,9 +72,9 @@ def pages_with(*languages: str) -> list:
 #: Pages whose examples take most of the time; tests of the package have smaller cases of what they show.
 LONG = {
     "allocation.md", "auto.md", "batch.md", "bounds/index.md", "compare.md", "configuration.md",
-    "formulations/timed-intervals.md", "frontier.md", "gallery.md", "heuristics/checkpointing.md", "heuristics/lns.md",
-    "heuristics/lp-rounding.md", "heuristics/transfers.md", "hierarchy/index.md", "index.md", "install.md",
-    "introduction.md", "ordering/index.md", "plots.md", "shell.md", "studies.md", "tutorials/how-far.md", "view.md",
+    "formulations/timed-intervals.md", "frontier.md", "gallery.md", "heuristics/checkpointing.md",
+    "heuristics/lns.md", "heuristics/lp-rounding.md", "heuristics/transfers.md", "hierarchy/index.md",
+    "ordering/index.md", "plots.md", "shell.md", "studies.md", "tutorials/how-far.md", "view.md",
 }  # fmt: skip
 
 

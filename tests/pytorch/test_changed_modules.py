@@ -112,7 +112,7 @@ CONFIGURED: dict[str, Callable[[Configured], Any]] = {
 }
 
 
-@pytest.mark.parametrize("blocks", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("blocks", [False, True])
 def test_attributes_of_configurations(blocks: bool) -> None:
     """Those that forward reads are compared, each in turn; others, and an equal configuration, are no change."""
     plain, x = Configured(), DATA[0][0]
