@@ -177,23 +177,16 @@ def target(net, state, op, slot, low, high):
 
 
 @inlined
-def hot_block(state):
-    """Draw a block by its share in the soft excess, and a place in it; return the block and the excess before it."""
-    left, block = np.random.random() * state.total[0], 0
-    while block < len(state.block_excess) - 1 and left >= state.block_excess[block]:
-        left -= state.block_excess[block]
-        block += 1
-    return block, left
-
-
-@inlined
 def hot_slot(state, block):
     """Draw a slot by its share in the soft excess, of `block`, or of all if that is negative."""
     bits = state.number[BITS]
-    if block < 0:
-        block, left = hot_block(state)
-    else:
+    if block >= 0:
         left = np.random.random() * state.block_excess[block]
+    else:
+        left, block = np.random.random() * state.total[0], 0
+        while block < len(state.block_excess) - 1 and left >= state.block_excess[block]:
+            left -= state.block_excess[block]
+            block += 1
     if state.block_times[block] > 0.0:  # else it underflowed, far below the budget
         left /= state.block_times[block]
     slot, last = block << bits, ((block + 1) << bits) - 1
@@ -447,11 +440,10 @@ def anneal(net, state, energy, seed, moves, fixed, again):
     number = state.number
     met = 0
     now = penalty(energy, number[PEAK], state.total[0])
-    region, block = 0, -1
+    region, block, large = 0, -1, len(net.ops) - 1 > REGION_OPS
     for move in range(moves):
-        if len(net.ops) - 1 > REGION_OPS and move % REGION_MOVES == 0:
-            region = np.random.randint(len(net.ops) - 1)
-            block = hot_block(state)[0]
+        if large and move % REGION_MOVES == 0:
+            region, block = np.random.randint(len(net.ops) - 1), -1
         met += number[PEAK] <= energy.budget
         bar = now - energy.heat * math.log(1.0 - np.random.random())
         kind = np.random.random()
@@ -462,7 +454,9 @@ def anneal(net, state, energy, seed, moves, fixed, again):
             added = draw_shift(net, state, fixed, region)
         elif kind < ANY:
             if kind < GUIDED:
-                writer, read = read_beyond(net, state, hot_slot(state, block))
+                hot = hot_slot(state, block)
+                block = hot >> number[BITS] if large else -1
+                writer, read = read_beyond(net, state, hot)
             else:
                 writer, read = any_read(net, state, region)
             if writer >= 0:

@@ -173,31 +173,26 @@ def scan_slots(state, first, end):
 def evaluate(state):
     """Return the peak and the soft excess after the events.
 
-    What does not change is read only if the peak may fall, or nearly all of the soft excess goes: a difference
-    would be inexact.
+    What stays is read only if the peak may fall, or nearly all of the soft excess goes: a difference would be inexact.
     """
     number, events = state.number, state.events
     before, after, gone, come = np.int64(0), np.int64(0), 0.0, 0.0
-    plus, times = np.int64(0), 1.0
-    for k in range(number[EVENTS] - 1):
-        plus += events[EVENT_AMOUNT, k]
-        times = times * state.event_factors[k] if plus != 0 else 1.0  # not the product of rounded factors
-        if plus != 0 and events[EVENT_SLOT, k] < events[EVENT_SLOT, k + 1]:
-            level, total = scan_slots(state, events[EVENT_SLOT, k], events[EVENT_SLOT, k + 1])
-            before, after = max(before, level), max(after, level + plus)
-            gone, come = gone + total, come + total * times
-    peak, soft = max(number[PEAK], after), state.total[0] - gone + come
-    if (before == number[PEAK] and after < before) or gone > MOST_GONE * state.total[0]:
-        peak, soft, plus, slot = after, come, np.int64(0), 0
+    for stays in range(2):
+        slot, plus, times = 0, np.int64(0), 1.0
         for k in range(number[EVENTS] + 1):
             end = events[EVENT_SLOT, k] if k < number[EVENTS] else len(state.held)
-            if plus == 0 and slot < end:
+            if slot < end and (plus == 0) == (stays == 1):
                 level, total = scan_slots(state, slot, end)
-                peak, soft = max(peak, level), soft + total
+                before, after = max(before, level), max(after, level + plus)
+                gone, come = gone + total, come + total * times
             if k < number[EVENTS]:
                 plus += events[EVENT_AMOUNT, k]
+                times = times * state.event_factors[k] if plus != 0 else 1.0  # not the product of rounded factors
             slot = end
-    return peak, soft
+        falls = before == number[PEAK] and after < before
+        if stays == 0 and not falls and gone <= MOST_GONE * state.total[0]:
+            return max(number[PEAK], after), state.total[0] - gone + come
+    return after, come
 
 
 @inlined
@@ -446,7 +441,7 @@ def plant(net, state, budget, tau):
     for block in range(len(state.block_level)):
         state.block_plus[block], state.block_times[block] = 0, 1.0
         renew(state, block)
-    state.number[PEAK], state.total[0] = scan_slots(state, 0, num_slots)
+    state.number[PEAK], state.total[0] = scan(state.block_level, state.block_excess, 0, len(state.block_level))
 
 
 @kernel
