@@ -1,9 +1,6 @@
 """Kinds of errors: all in the source have recorded messages, and all recorded ones are tested."""
 
 import ast
-import re
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import refusals
@@ -13,29 +10,19 @@ from remat.solving.backend_call import SolverFailedError
 
 PACKAGE = Path(__file__).resolve().parent.parent / "remat"
 AREAS = {kind.__name__: kind.area for kind in (*RematError.__subclasses__(), RematError, SolverFailedError)}
-#: Start of the call of an error, and letters of the longest call.
-CALL, MOST = re.compile(rf"\b(?:{'|'.join(AREAS)})\("), 3000
 
 
 def kinds_in_source() -> set[str]:
     """Return the kinds in calls ``SomeError(message, kind, ...)`` of the package."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
-        for call in calls(path.read_text(encoding="utf-8")):
-            given = call.args[1:2] + [keyword.value for keyword in call.keywords if keyword.arg == "kind"]
-            area = AREAS[call.func.id]  # type: ignore[attr-defined]
-            found |= {f"{area}.{kind.value}" for kind in given if isinstance(kind, ast.Constant)}
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if "Error(" in source else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                given = node.args[1:2] + [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
+                area = AREAS.get(node.func.id)
+                found |= {f"{area}.{kind.value}" for kind in given if area and isinstance(kind, ast.Constant)}
     return found
-
-
-def calls(source: str) -> Iterator[ast.Call]:
-    """Yield the calls of errors in a source; parsing all of it would take seconds for the package."""
-    source = re.sub(r"^ *>>> .*", "", source, flags=re.MULTILINE)  # examples in docstrings
-    for match in CALL.finditer(source):
-        for end in re.finditer(r"\)", source[match.start() : match.start() + MOST]):
-            with suppress(SyntaxError):
-                yield ast.parse(source[match.start() :][: end.end()], mode="eval").body  # type: ignore[misc]
-                break
 
 
 def recorded_kinds() -> set[str]:
