@@ -45,8 +45,8 @@ from remat.heuristics.annealing.slots_kernel import (
     instance_before,
     keep,
     note_best,
-    note_changed,
     note_repeated,
+    note_slot,
     plant,
     remove,
     touch_op,
@@ -284,12 +284,12 @@ def note_change(state, op, slot, added):
     """List the slots of a change as of :func:`attempt`, and the ops that now run more than once."""
     chain = state.chain
     if slot >= 0:
-        note_changed(state, slot)
+        note_slot(state, slot)
         note_repeated(state, op)
     for k in range(added):
-        note_changed(state, chain[k, CHAIN_SLOT])
+        note_slot(state, chain[k, CHAIN_SLOT])
         if chain[k, CHAIN_OLD] >= 0:
-            note_changed(state, chain[k, CHAIN_OLD])
+            note_slot(state, chain[k, CHAIN_OLD])
         note_repeated(state, chain[k, CHAIN_OP])
 
 

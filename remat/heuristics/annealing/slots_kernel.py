@@ -381,7 +381,7 @@ def remove(state, op, slot):
 
 
 @inlined
-def note_changed(state, slot):
+def note_slot(state, slot):
     """List a slot in which the schedule may now differ from the best one."""
     if state.number[CHANGED] < len(state.changed):
         state.changed[state.number[CHANGED]] = slot

@@ -237,20 +237,22 @@ class _Writer:
         self._live.update(op.outputs)
 
     def finish(self) -> Unrolled:
-        """Write the output; free values outside the schedule's tensors, and discarded copies, after their last use."""
+        """Write the output; free values outside the schedule's tensors after their last use.
+
+        Copies that no step discards stay.
+        """
         for tensor in list(self._arriving):
             self._arrive(tensor)
-        self._owners.update(copy for copy, _ in self._copies.values())
         left_out = self._handed_kinds if self.apart else ()
         results = [each for each in self.captured.results if each.kind not in left_out]
         values = tuple(None if each.node is None else self._value(each.node) for each in results)
         graph = self.made.graph
         self._free_before(graph.output(values))
-        order = list(graph.nodes)
+        order, kept = list(graph.nodes), self._owners.union(copy for copy, _ in self._copies.values())
         place = {node: number for number, node in enumerate(order)}
         for node in order:
             last = max((place[user] for user in node.users), default=place[node])
-            if node.op == "call_function" and node not in self._owners and last + 1 < len(order):
+            if node.op == "call_function" and node not in kept and last + 1 < len(order):
                 self.made.frees.setdefault(order[last + 1], []).append(node)
         return self.made
 
