@@ -89,6 +89,8 @@ def test_private_options_of_numba_exist() -> None:
     assert all(hasattr(known, option) for option in ("_nrt", "no_cpython_wrapper", "no_cfunc_wrapper"))
     assert four_times.targetoptions["_nrt"] is double.targetoptions["_nrt"] is False
     assert four_times(3) == 12
+    (part,) = double.overloads.values()
+    assert part.library.get_pointer_to_function(part.fndesc.llvm_func_name) == 0, "numba's code libraries have changed"
     assert type(four_times._cache).__name__ == "Cache", "numba's cache has changed"
     with pytest.raises(TypeError, match=r"double\(\) is compiled for other compiled functions only"):
         double(3)

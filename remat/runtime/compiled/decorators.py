@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import inspect
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ def inner(function: Callable[..., Any], **more: bool) -> Any:
     """Compile a function of borrowed arrays that only kernels call.
 
     It has no wrapper for calls from Python: for dozens of arrays, compiling a wrapper takes as long as the function
-    itself. It must not allocate, see :func:`kernel`. `more` are options of numba.
+    itself. It is optimized as a part of its callers only. It must not allocate, see :func:`kernel`. `more` are options
+    of numba.
     """
     import numba  # noqa: F401  (first, and not a part of it: see `_compiled`)
     from numba.core.registry import CPUDispatcher
@@ -25,10 +27,52 @@ def inner(function: Callable[..., Any], **more: bool) -> Any:
         def __call__(self, *arguments: object) -> None:  # else the process would crash
             raise TypeError(f"{function.__name__}() is compiled for other compiled functions only")
 
-    found = _compiled(function, no_cpython_wrapper=True, **more)
+    found = _compiled(function, no_cpython_wrapper=True, **_without_machine_code(), **more)
     if type(found) is CPUDispatcher:  # false under NUMBA_DISABLE_JIT
         found.__class__ = Inner
     return found
+
+
+@cache
+def _without_machine_code() -> dict[str, Any]:
+    """Return the option of numba to neither optimize a function nor emit code for it, if its interface is as known.
+
+    By default numba does both for each function, and again in each caller, which is a quarter of the time of compiling.
+    """
+    from numba.core import codegen, compiler
+
+    library: Any = getattr(codegen, "JITCodeLibrary", None)
+    if not all(hasattr(library, f"_{step}_final_module") for step in ("optimize", "finalize")):
+        return {}
+
+    class Part(library):
+        """Code of a function that is linked to its callers."""
+
+        def _optimize_final_module(self) -> None:
+            pass
+
+        def _finalize_final_module(self) -> None:
+            self._finalized = True
+
+        def get_pointer_to_function(self, name: str) -> int:
+            self._ensure_finalized()
+            return 0  # no such function, as for any without a wrapper
+
+        @property
+        def codegen(self) -> Any:
+            return self
+
+        def set_env(self, name: str, environment: object) -> None:
+            """Nothing: without machine code there is no address to write it to."""
+
+    default: Any = compiler.Compiler
+
+    class PartCompiler(default):
+        def compile_extra(self, function: Callable[..., Any]) -> Any:
+            self.state.library = Part(self.state.targetctx.codegen(), function.__qualname__)
+            return super().compile_extra(function)
+
+    return {"pipeline_class": PartCompiler}
 
 
 def inlined(function: Callable[..., Any], **more: bool) -> Any:
@@ -76,7 +120,7 @@ def _compiled(function: Callable[..., Any], **more: bool) -> Any:
     options: dict[str, Any] = {"_nrt": False, "no_cfunc_wrapper": True, **more}
     # None of these options is public; without them kernels compile and run more slowly.
     known = CPUDispatcher.targetdescr.options
-    options = {key: value for key, value in options.items() if hasattr(known, key)}
+    options = {key: value for key, value in options.items() if hasattr(known, key) or key == "pipeline_class"}
     return numba.njit(nogil=True, **options)(function)
 
 
