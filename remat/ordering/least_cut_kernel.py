@@ -10,8 +10,6 @@ The tables are those of :mod:`remat.ordering.valley_kernel`.
 
 from __future__ import annotations
 
-import numpy as np
-
 from remat.runtime.compiled import inner
 
 #: A capacity that no cut reaches.
@@ -132,8 +130,7 @@ def add_tensors(tensors, nodes, arcs, width, tensors_here):
     """Add the arcs of tensors; return the number of arcs, and the boundary of the later state."""
     source = width + 2 * tensors_here
     sink = source + 1
-    count = np.int64(0)  # on Python 3.14 a plain 0 would be compiled as a literal, once more
-    whole = 0
+    count = whole = 0
     for i in range(tensors_here):
         tensor = nodes[QUEUE, i]
         old = tensors[BEGUN, tensor] > tensors[INSIDE, tensor]

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from remat.runtime.compiled import places
 
@@ -20,12 +20,16 @@ def inner(function: Callable[..., Any], **more: bool) -> Any:
     itself. It is optimized as a part of its callers only. It must not allocate, see :func:`kernel`. `more` are options
     of numba.
     """
-    import numba  # noqa: F401  (first, and not a part of it: see `_compiled`)
+    import numba  # first, and not a part of it: see `_compiled`
     from numba.core.registry import CPUDispatcher
 
     class Inner(CPUDispatcher):
         def __call__(self, *arguments: object) -> None:  # else the process would crash
             raise TypeError(f"{function.__name__}() is compiled for other compiled functions only")
+
+        def get_call_template(self, args: Any, kws: Any) -> Any:  # else it would be compiled for each literal
+            base, plain = cast("Any", super()), cast("Any", numba.types.unliteral)
+            return base.get_call_template(tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
 
     found = _compiled(function, no_cpython_wrapper=True, **_without_machine_code(), **more)
     if type(found) is CPUDispatcher:  # false under NUMBA_DISABLE_JIT
