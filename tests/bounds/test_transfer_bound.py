@@ -103,9 +103,10 @@ def test_bound_is_never_above_the_least_time():
 
 
 @pytest.mark.slow
-def test_bound_is_never_above_the_least_time_of_many():
-    count, equal = check_never_above_the_least_time(range(12_500))
-    assert count > 1000
+@pytest.mark.parametrize("first", range(0, 12_500, 2_500))
+def test_bound_is_never_above_the_least_time_of_many(first: int):
+    count, equal = check_never_above_the_least_time(range(first, first + 2_500))
+    assert count > 200
     assert equal > count // 2
 
 
@@ -133,8 +134,9 @@ def test_path_cuts_raise_relaxations_on_training_graphs():
 
 
 @pytest.mark.slow
-def test_path_cuts_give_no_bound_above_known_times():
-    assert sum(map(raised_by_path_cuts, range(600))) > 15
+@pytest.mark.parametrize("first", range(0, 600, 150))
+def test_path_cuts_give_no_bound_above_known_times(first: int):
+    assert sum(map(raised_by_path_cuts, range(first, first + 150))) > 2
 
 
 def linked(problem: Problem, below: int) -> int:

@@ -47,7 +47,7 @@ def test_computed_peak_of_the_program_is_that_of_the_allocator() -> None:
     torch._dynamo.reset()
     run = torch.compile(module, options=within, dynamic=False)
     module.zero_grad()  # not in place: expected gradients stay
-    run(x).backward()  # compiles, in threads that the profiler must not record: its export has crashed
+    run(x).backward()  # compiles
     module.zero_grad()
     with profiled_memory() as memory:
         run(x).backward()
@@ -77,8 +77,7 @@ def test_saved_values_count_whole_where_an_op_reads_a_part() -> None:
     module = nn.Sequential(nn.Linear(2, 4096, bias=False), Scaled(4096), MeanSquare())
     within = inductor("100%", method="eviction")
     run, x = torch.compile(module, options=within, dynamic=False), torch.randn(4, 2)
-    module.zero_grad()  # not in place: expected gradients stay
-    run(x).backward()  # compiles, in threads that the profiler must not record: its export has crashed
+    run(x).backward()  # compiles
     module.zero_grad()
     with profiled_memory() as memory:
         run(x).backward()

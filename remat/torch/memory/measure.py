@@ -52,7 +52,8 @@ def profiled_memory() -> Iterator[AllocatorRecord]:
 
     It covers workspaces inside kernels, compiled code and C++, but not memory that a library allocates without
     PyTorch's allocator. The first use takes a few seconds; each event takes about 1 kB of a temporary file. A process
-    can run only one profiler at a time.
+    can run only one profiler at a time. Compile before the block: PyTorch has crashed at the end of one in which
+    ``torch.compile`` ran.
 
     Yields
     ------
