@@ -64,14 +64,17 @@ def _without_machine_code() -> dict[str, Any]:
 
         @property
         def codegen(self) -> Any:
+            """The library itself, of which numba calls `set_env` only."""
             return self
 
         def set_env(self, name: str, environment: object) -> None:
-            """Nothing: without machine code there is no address to write it to."""
+            """Do nothing: without machine code there is no address to write the environment to."""
 
     default: Any = compiler.Compiler
 
     class PartCompiler(default):
+        """numba's compiler, which puts each function into such a library."""
+
         def compile_extra(self, function: Callable[..., Any]) -> Any:
             self.state.library = Part(self.state.targetctx.codegen(), function.__qualname__)
             return super().compile_extra(function)
