@@ -46,7 +46,7 @@ class OpDocument(Document):
     phase: Annotated[str, Field(json_schema_extra={"enum": list(PHASES)})] = ""
     recomputable: bool = True
     """True if it may run more than once."""
-    # Not `= []`, which pydantic copies deeply for each op: a fifth of the time of reading.
+    # Most ops have none, and pydantic would copy a default of `[]` deeply for each: a fifth of the time of reading.
     in_place: Annotated[list[Pair], Field(json_schema_extra={"default": []})] = Field(default_factory=list)
     """Pairs of an output and an input of the same size; the output is written over the input if the input dies."""
 

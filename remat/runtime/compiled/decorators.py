@@ -31,15 +31,15 @@ def inner(function: Callable[..., Any], **more: bool) -> Any:
             base, plain = cast("Any", super()), cast("Any", numba.types.unliteral)
             return base.get_call_template(tuple(map(plain, args)), {name: plain(kws[name]) for name in kws})
 
-    found = _compiled(function, no_cpython_wrapper=True, **_without_machine_code(), **more)
+    found = _compiled(function, _part_compiler(), no_cpython_wrapper=True, **more)
     if type(found) is CPUDispatcher:  # false under NUMBA_DISABLE_JIT
         found.__class__ = Inner
     return found
 
 
 @cache
-def _without_machine_code() -> dict[str, Any]:
-    """Return the option of numba to neither optimize a function nor emit code for it, if its interface is as known.
+def _part_compiler() -> Any:
+    """Return a compiler that neither optimizes a function nor makes machine code of it; None if numba has changed.
 
     By default numba does both for each function, and again in each caller, which is a quarter of the time of compiling.
     """
@@ -47,7 +47,7 @@ def _without_machine_code() -> dict[str, Any]:
 
     library: Any = getattr(codegen, "JITCodeLibrary", None)
     if not all(hasattr(library, f"_{step}_final_module") for step in ("optimize", "finalize")):
-        return {}
+        return None
 
     class Part(library):
         """Code of a function that is linked to its callers."""
@@ -79,7 +79,7 @@ def _without_machine_code() -> dict[str, Any]:
             self.state.library = Part(self.state.targetctx.codegen(), function.__qualname__)
             return super().compile_extra(function)
 
-    return {"pipeline_class": PartCompiler}
+    return PartCompiler
 
 
 def inlined(function: Callable[..., Any], **more: bool) -> Any:
@@ -117,7 +117,8 @@ def kernel(function: Callable[..., Any]) -> Any:
     return found
 
 
-def _compiled(function: Callable[..., Any], **more: bool) -> Any:
+def _compiled(function: Callable[..., Any], compiler: Any = None, **more: bool) -> Any:
+    """Return a function compiled with those of `more` that numba knows; `compiler`: None is numba's own."""
     # Import numba before any of its submodules. Otherwise one thread can hold a submodule's import lock and wait for
     # numba's, while another holds numba's and waits for the submodule; Python then breaks the deadlock with a
     # partly initialised module.
@@ -127,7 +128,9 @@ def _compiled(function: Callable[..., Any], **more: bool) -> Any:
     options: dict[str, Any] = {"_nrt": False, "no_cfunc_wrapper": True, **more}
     # None of these options is public; without them kernels compile and run more slowly.
     known = CPUDispatcher.targetdescr.options
-    options = {key: value for key, value in options.items() if hasattr(known, key) or key == "pipeline_class"}
+    options = {key: value for key, value in options.items() if hasattr(known, key)}
+    if compiler is not None:
+        options["pipeline_class"] = compiler
     return numba.njit(nogil=True, **options)(function)
 
 
