@@ -12,6 +12,7 @@ from remat.bounds.base import Bound, bound_on_peak
 from remat.bounds.live_set_game import ENDLESS, Live, LiveSetGame, Question
 from remat.bounds.live_set_gates import Gates
 from remat.bounds.live_set_schedule import Computes
+from remat.bounds.live_set_stops import Stops
 from remat.bounds.peak_bounds import structural_bound
 from remat.problem import Problem
 from remat.problem.scope import EVERY_SCHEDULE
@@ -138,8 +139,9 @@ class LiveSetSearch:
         """Least and most memory at which the present round gave up."""
         applies = not problem.can_move and len(problem.graph.ops) <= MOST_OPS
         self.game = LiveSetGame(problem) if applies else None
+        self._stops = Stops(self.game) if self.game else None
         self._first_seconds = LEAST_SECONDS
-        """Of the first pass."""
+        """Of the first pass, as if no ops were merged."""
         self._gates: list[GateBounds] = []
         self._refuted: Live = frozenset()
         """The last set that gates refuted."""
@@ -179,7 +181,8 @@ class LiveSetSearch:
         if memory is not None:
             self._pass(game, memory)
         if first:
-            self._first_seconds += now() - began
+            # Gates consider each op, also merged ones.
+            self._first_seconds += (now() - began) * len(self.problem.graph.ops) / len(game.order)
             self.ask_gates(clock)
         return memory is not None
 
@@ -228,7 +231,10 @@ class LiveSetSearch:
         for name, goal in goals:
             rise = RISE
             while game.upper(goal) > memory:
-                decided = game.decide(goal, Question(memory, effort))
+                asked = Question(memory, effort)
+                decided = game.decide(goal, asked)
+                if decided is None and self._stops and self._round > 0:
+                    decided = self._stops.decide(goal, asked)
                 if game.clock.expired:
                     return
                 lower = game.lower(goal)
@@ -342,7 +348,7 @@ class LiveSetSearch:
             return
         if any(most is not None for most in self.problem.compute_limits):
             return
-        quick: dict[str, Any] = {"memory": high, "by_writer": True, "most": QUICK * len(game.order)}
+        quick: dict[str, Any] = {"memory": high, "by_writer": True, "most": QUICK * len(self.problem.graph.ops)}
         least: dict[str, Any] = {"memory": high}
         roomy = [{"memory": int(high * room), "by_writer": True, "failures": 0} for room in ROOMS]
         first = [] if self._too_long_quick else [quick]

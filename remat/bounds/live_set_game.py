@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from remat.bounds.merged_ops import MergedOp, Merging, Part
 from remat.problem import Problem
 from remat.runtime.bits import bits
 from remat.runtime.deadline import Deadline
@@ -26,6 +27,8 @@ MOST_NESTED = 40
 LEAST_EFFORT = 10
 #: Computations of tensors from others, and smaller sets, that are remembered, about 1 kB each; then they are forgotten.
 MOST_LOCAL_FOUND, MOST_SMALLER = 1_000_000, 200_000
+#: Merged ops relative to all from which merging does not pay: schedules of merged ops run more of them again.
+FEWER = 0.8
 #: Bytes beyond all memory.
 ENDLESS = 1 << 62
 
@@ -64,6 +67,9 @@ class LiveSetGame:
     All that a search proves about a set is recorded for the next ones: the least memory in which it is known to be
     live, with the steps, and a bound on this memory.
 
+    Ops that may as well run in one go are merged, see :class:`.merged_ops.Merging`, unless `merge` is False or nearly
+    all ops are left. The last op of each group stands for it in all tables.
+
     Tensors of at most `small` bytes can be left out: they take no memory and are always there. What cannot be live then
     cannot be live with them either.
     """
@@ -71,6 +77,7 @@ class LiveSetGame:
     problem: Problem
     clock: Deadline = field(default_factory=Deadline)
     small: int = 0
+    merge: bool = True
     steps: dict[Live, Steps] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,6 +107,12 @@ class LiveSetGame:
         self.touched = [read | row for read, row in zip(self.reads, written, strict=True)]
         if self.small:
             self._leave_out(frozenset(tensor for tensor, size in enumerate(self.size) if size <= self.small))
+        self.merged = {
+            op: MergedOp([op], self.reads[op], self.writes[op], [Part(self.needs[op], self.touched[op])])
+            for op in self.order
+        }
+        if self.merge:
+            self._merge()
         self.before = [0] * len(self.size)
         for op in self.order:
             sources = bits(self.reads[op])
@@ -115,6 +128,15 @@ class LiveSetGame:
         self._local: dict[tuple[int, Live], Steps | int] = {}
         self._smaller: dict[tuple[Live, int], tuple[int, Steps]] = {}
         """Smaller sets by set and memory, with the effort of the search."""
+
+    def _merge(self) -> None:
+        """Merge ops, if this leaves far fewer: the last one of each group stands for it."""
+        merged = Merging(self.merged, self.bytes, self.kept, self.shared).run()
+        if len(merged) > FEWER * len(self.merged):
+            return
+        self.merged, self.order = merged, list(merged)
+        for op, each in merged.items():
+            self.reads[op], self.needs[op], self.touched[op] = each.reads, each.needs, each.reads | each.writes
 
     def _leave_out(self, small: Live) -> None:
         """Leave out tensors, and their bytes at each step."""
@@ -142,6 +164,14 @@ class LiveSetGame:
         """Return a bound on the memory in which a set can be live; infinite if it never can."""
         lower, singles = self._lower, self._singles
         return max([lower.get(live, 0), *[lower.get(singles[tensor], 0) for tensor in live]])
+
+    def exclude(self, goal: Live, memory: int) -> None:
+        """Record that a set cannot be live within the memory."""
+        self._lower[goal] = max(memory + 1, self._lower.get(goal, 0))
+
+    def reach(self, goal: Live, steps: Steps) -> None:
+        """Record steps to a set from one that can be live."""
+        self._record(goal, steps.live, {steps.live: (None, steps)})
 
     def decide(self, goal: Live, asked: Question) -> bool | None:
         """Return True if a set can be live within the memory, and False if it cannot; None: not decided.
@@ -357,16 +387,16 @@ class LiveSetGame:
                 size += self.own_bytes(read, live)
                 live.add(read)
                 steps.append(-1 - read)
-            needed = self.needs[op] + size - self.bytes(self.touched[op] & live)
-            if needed > asked.memory:
-                return None
-            peak = max(peak, needed)
-            steps.append(op)
             new = {written for written in self.writes[op] - live if written in last or written == tensor}
             old = {read for read in self.reads[op] if last[read] == op} - others
             live |= new
             live -= old
             size = self.bytes(live) if self.shared else size + self.bytes(new) - self.bytes(old)
+            needed = self._memory(op, live, size)
+            if needed > asked.memory:
+                return None
+            peak = max(peak, needed)
+            steps.append(op)
         return Steps(others, peak, steps[::-1])
 
     def _last_ops(self, live: Live) -> Iterator[int]:
@@ -378,9 +408,16 @@ class LiveSetGame:
                 seen.add(op)
                 yield op
 
-    def _memory(self, op: int, live: Live, size: int) -> int:
+    def memory(self, op: int, live: Live) -> int:
+        """Return the memory of a step of `op` after which the tensors of `live` stay."""
+        return self._memory(op, live, self.bytes(live))
+
+    def _memory(self, op: int, live: Live | set[int], size: int) -> int:
         """Return the memory of a step of `op` with the tensors of `live`, which take `size` bytes."""
-        return self.needs[op] + size - self.bytes(live & self.touched[op])
+        parts = self.merged[op].parts
+        if len(parts) == 1:
+            return size + parts[0].needs - self.bytes(live & parts[0].own)
+        return size + max([part.needs - self.bytes(live & part.own) for part in parts])
 
     def bytes(self, tensors: Live | set[int]) -> int:
         """Return the memory of tensors; contributions to the same buffer share its bytes."""

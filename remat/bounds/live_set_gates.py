@@ -41,7 +41,7 @@ class Gates:
     """
 
     def __init__(self, problem: Problem, small: int) -> None:
-        self.game = LiveSetGame(problem, small=small)
+        self.game = LiveSetGame(problem, small=small, merge=False)
         self._small = small
         self._needed = [0] * len(self.game.size)
         for op in self.game.order:

@@ -84,7 +84,7 @@ class Computes:
             holding = Holding(game, self._memory, op, self._live, useful, failures=self._failures)
             held = holding.by_writer() if self._by_writer else holding.by_effort()
             self._follow(holding.walk or self._walk(game.reads[op] - held), held)
-            self._run(op, game.reads[op] | held)
+            self._run(op, held - game.reads[op])
             if len(self._ops) > self._most or clock.expired:
                 return None
         if game.upper(game.kept) <= self._memory:
@@ -118,7 +118,7 @@ class Computes:
             if after <= self._live or len(self._ops) > self._most:
                 continue
             if step >= 0:
-                self._run(step, held | before)
+                self._run(step, held | after)
             else:
                 self._follow(self._walk(frozenset((-1 - step,))), held | before)
 
@@ -133,12 +133,13 @@ class Computes:
     def _run(self, op: int, held: Live) -> None:
         """Compute an op while some tensors stay live; others leave if they do not fit."""
         game = self._game
-        touched = game.touched[op]
-        room = self._memory - game.needs[op]
-        size = self._bytes - game.bytes(touched & self._live)
-        if size > room:
-            self._drop(self._live - held - touched, size - room)
-        self._ops.append(op)
+        merged = game.merged[op]
+        for part in merged.parts:
+            room = self._memory - part.needs
+            size = self._bytes - game.bytes(part.own & self._live)
+            if size > room:
+                self._drop(self._live - held - part.own, size - room)
+        self._ops += merged.ops
         new = game.writes[op] - self._live
         self._bytes += sum(game.own_bytes(tensor, self._live) for tensor in new)
         self._live |= new

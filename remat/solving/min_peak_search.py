@@ -95,7 +95,7 @@ STAGES = (
     *_LONGER,
     Stage("exhaustive", 0.3, max_ops=EXHAUSTIVE_OPS),
     Stage("live-sets", 0.8, when=("narrow",)),
-    Stage("live-sets", 0.5),
+    Stage("live-sets", 0.7),
     Stage("live-search", 0.5, max_ops=LIVE_SEARCH_OPS, when=("free-order", "no-training", "not-tiny")),
     Stage("annealing", 0.5, wait=True),
     Stage("retention-intervals", 0.5, max_ops=250),
