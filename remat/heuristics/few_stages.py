@@ -17,10 +17,17 @@ from remat.runtime.deadline import Deadline, OverdueError
 from remat.runtime.solve_options import SolveOptions
 from remat.schedule import OrderRule, Schedule
 
-#: Seconds left below which a run that knows no schedule has the solver for one event only: it needs a cost to undercut.
+#: Seconds left below which a run that knows no schedule has the solver for one event and for small programmes only:
+#: large ones need a cost to undercut. Drops find one, but loading them takes 0.6 to 1 s of processor time. Many small
+#: programmes are decided in less.
 SEVERAL = 5.0
 #: Share of the time left for a programme; the rest is for the schedules that follow.
 SHARE = 0.8
+#: The same for one of several events in such a run. If it is not decided in this time, it needs a cost to undercut.
+ALONE = 0.35
+#: Multiple of the base cost above which the bound of such a run leaves little hope of a schedule, and no programme of
+#: several events follows: on GPT-2 of 77 ops at 25 % those of 7 and 10 events prove 2.2 and 2.4, and there is none.
+HOPELESS = 2.0
 #: Ops above which windows come first, after programmes with this share of the time left: large programmes are rarely
 #: decided, and more often for a lower cost to undercut. On smaller graphs windows took time from what finds more. An
 #: elimination of ops that a deadline ended continues with the larger share: it needs seconds in all.
@@ -140,7 +147,9 @@ class _Search:
         if cut and not self._over() and not programmes.widen(cut[0], self.heuristic.options.more):
             return
         while programmes.events and not self._over():
-            part = self.call.deadline.share(SHARE if programmes.pending else share)
+            brief = self.best.cost is None and self.call.deadline.remaining < SEVERAL
+            first = len(programmes.events) == 1
+            part = self.call.deadline.share(ALONE if brief and not first else SHARE if programmes.pending else share)
             if not programmes.worth(part.remaining):
                 return
             call = self._limits(part)
@@ -150,8 +159,8 @@ class _Search:
             found = None if options.isolate else programmes.relax(model, call)
             if self._over():
                 return
-            brief = self.call.start is None and self.call.deadline.remaining < SEVERAL
-            several = not brief or len(programmes.events) == 1
+            small = programmes.small and programmes.value < HOPELESS * programmes.base
+            several = not brief or first or small
             values, decided = programmes.solve(found or model, call, several=several, exact=False)
             unsolved = values is None and not decided
             if unsolved and found is not None:
@@ -160,8 +169,8 @@ class _Search:
                 return
             self.heuristic.near = schedules = programmes.schedules(values)
             before = self.best.cost
-            self._offer(schedules, drop=not (brief and programmes.eliminated))
-            if unsolved or (brief and not programmes.eliminated):
+            self._offer(schedules, drop=not brief or part.expired)
+            if unsolved:
                 return
             if programmes.widen(schedules[0], self.heuristic.options.more):
                 continue

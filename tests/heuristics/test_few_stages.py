@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from remat.graphs.graph import ComputeGraph
 from remat.graphs.io import load_graph
 from remat.graphs.zoo import gpt
 from remat.heuristics.base import HeuristicRun
-from remat.heuristics.few_stages import FewStages, FewStagesOptions
+from remat.heuristics.drops import Drops
+from remat.heuristics.few_stages import SEVERAL, FewStages, FewStagesOptions
 from remat.problem import Problem
 from remat.runtime.deadline import Deadline
 from remat.runtime.solve_options import SolveOptions, Status
@@ -67,6 +69,36 @@ def test_programmes_are_small_by_their_variables(monkeypatch: pytest.MonkeyPatch
     programmes.events.add(min(programmes.events) + 1)
     assert programmes.build(Deadline()).num_vars > one
     assert not programmes.small
+
+
+@pytest.mark.parametrize(
+    "patch", [None, ("remat.bounds.stage_programmes.SMALL", 0), (f"{FewStages.__module__}.HOPELESS", 1)]
+)
+def test_short_runs_load_drops_only_if_programmes_are_large_or_hopeless(
+    monkeypatch: pytest.MonkeyPatch, patch: tuple[str, int] | None
+) -> None:
+    problem, asked = Problem(unit_chain(16), "40%"), []
+    if patch is not None:
+        monkeypatch.setattr(*patch)
+    monkeypatch.setattr(Drops, "prepared", lambda *_: asked.append(1))
+    heuristic = FewStages()
+    schedule = heuristic.run(problem, run(SEVERAL - 1))
+    if patch is None:
+        assert schedule is not None and judged(problem, schedule).cost == heuristic.bound == 44
+        assert not asked
+    else:
+        assert schedule is None
+        assert asked
+
+
+def test_later_runs_solve_large_programmes_for_the_cost_that_drops_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, heuristic = Problem(unit_chain(16), "40%"), FewStages()
+    monkeypatch.setattr("remat.bounds.stage_programmes.SMALL", 0)
+    assert Drops().prepared()
+    first = heuristic.run(problem, run(SEVERAL - 1))
+    assert first is not None and judged(problem, first).cost == 45
+    later = heuristic.run(problem, replace(run(), start=first))
+    assert later is not None and judged(problem, later).cost == heuristic.bound == 44
 
 
 @pytest.mark.slow
