@@ -29,7 +29,16 @@ from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, LOWER, ROTOR
 from remat.solving.method import FormulationMethod, Method, make_method, method_class
 from remat.solving.min_peak_search import MinPeakSearch
 from remat.solving.one_memory import OneMemory
-from remat.solving.portfolio import BRIEF_SEARCH, CONDITIONS, EXHAUSTIVE_OPS, LOADING, WAIT_SHARE, Policy, Stage
+from remat.solving.portfolio import (
+    BRIEF_SEARCH,
+    CONDITIONS,
+    EXHAUSTIVE_OPS,
+    LOADING,
+    SOME_OPS,
+    WAIT_SHARE,
+    Policy,
+    Stage,
+)
 from remat.solving.session import NOT_COUNTED, NOT_MOVED, Session
 from remat.solving.stop import TargetCost
 
@@ -41,7 +50,7 @@ FITTING_SHARE = 0.6
 #: stopped when some of them are ready, and solved again after that.
 PATIENT_SHARE = 0.7
 #: Most seconds of a first stage that may run before kernels compile; often it is the only one.
-BRIEF = 2.0
+BRIEF = 3.0
 #: Above the cost of any schedule.
 MOST_COST = 2**62
 
@@ -49,31 +58,34 @@ MOST_COST = 2**62
 MOSTLY_ANNEALING = {"annealing": 0.8, "lns": 0.1, "bounds": 0.1}
 
 #: The method as a table. On training graphs of some hundred ops, few stages often find the optimum and prove it within
-#: tenths of a second, before a kernel is loaded. Small programmes have more time once a schedule is known: interrupted,
-#: they left ResNets with GroupNorm open at 35 % in 10 s. Otherwise schedules come first, then proofs of their quality,
-#: then longer searches. Block checkpointing and Rotor take tenths of a second on some hundred ops; if they are cut
-#: short on thousands, search does not recover the loss. Until they are compiled, eviction comes first: it takes
-#: milliseconds on a hundred ops. If none of them fits, smaller and smaller peaks lead there. With CP-SAT the stage
-#: formulation is best solved by HiGHS. In a free order, except on training graphs, bounds gain little after some
-#: seconds, and annealing has most of the time. On large graphs of other kinds it precedes them: one cut of 100,000 ops
-#: takes seconds. On huge ones it also precedes drops, which take half of a minute there, unless a low budget makes
-#: schedules hard to find.
+#: tenths of a second, before a kernel is loaded. They continue if the gap is small, and small programmes have more time
+#: once a schedule is known: interrupted, they left ResNets with GroupNorm open at 35 % in 10 s. Otherwise schedules
+#: come first, then proofs of their quality, then longer searches. Block checkpointing and Rotor take tenths of a second
+#: on some hundred ops; if they are cut short on thousands, search does not recover the loss. Until they are compiled,
+#: eviction comes first: it takes milliseconds on a hundred ops. If none of them fits, smaller and smaller peaks lead
+#: there. With CP-SAT the stage formulation is best solved by HiGHS. In a free order, except on training graphs, bounds
+#: gain little after some seconds, and annealing has most of the time. On large graphs of other kinds it precedes them:
+#: one cut of 100,000 ops takes seconds. On huge ones it also precedes drops, which take half of a minute there, unless
+#: a low budget makes schedules hard to find.
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, seconds=BRIEF_SEARCH, max_ops=EXHAUSTIVE_OPS, when=("as-sets",)),
     Stage("live-search", 0.3, seconds=1, max_ops=MOST, when=("no-training", "as-sets")),
     Stage("exhaustive", 0.2, max_ops=EXHAUSTIVE_OPS),
-    Stage(FEW, 0.2, seconds=BRIEF, max_ops=LIMITS[FEW], when=("training", "fixed-order")),
+    Stage(FEW, 0.3, seconds=BRIEF, max_ops=SOME_OPS, when=("training", "fixed-order")),
+    Stage(FEW, 0.2, seconds=2, max_ops=LIMITS[FEW], when=("training", "fixed-order", "many-ops")),
+    Stage(FEW, 0.5, seconds_per_op=0.02, max_ops=LIMITS[FEW], when=("training", "fixed-order", "close")),
     Stage(FEW, 0.5, seconds_per_op=0.02, when=("training", "large")),
     Stage(BLOCKS, 0.3, seconds_per_op=0.02, when=("training",)),
     Stage("annealing", 0.9, when=("no-training", "free-order", "huge", "mild", "time-limit"), wait=True),
     Stage("drops", 0.15, seconds_per_op=0.02, when=("not-tiny",)),
     Stage("eviction", 0.1, seconds=2, max_ops=5_000, when=("not-tiny", "no-schedule", "until-compiled")),
     Stage("greedy", 0.4, max_ops=2_000, when=("not-tiny", "until-compiled")),
-    Stage(LOWER, 0.05, seconds_per_op=0.02, max_ops=LIMITS[LOWER], when=("training",)),
+    Stage(LOWER, 0.05, seconds_per_op=0.02, max_ops=LIMITS[LOWER], when=("training", "no-schedule")),
     Stage("live-sets", 0.2, seconds_per_op=0.005, max_ops=MOST_OPS, when=("training", "no-schedule")),
     Stage(FEW, 0.5, seconds_per_op=0.02, max_ops=LIMITS[FEW], when=("training",)),
     Stage(FEW, 0.6, seconds_per_op=0.02, max_ops=300, when=("training", "fixed-order", "small-programmes")),
+    Stage(LOWER, 0.05, seconds_per_op=0.02, max_ops=LIMITS[LOWER], when=("training",)),
     Stage("live-search", 0.1, max_ops=MOST, when=("training", "as-sets")),
     Stage(ROTOR, 0.4, seconds_per_op=0.02, max_ops=LIMITS[ROTOR], when=("training",)),
     Stage("eviction", 0.1, seconds=0.5, max_ops=1_500),

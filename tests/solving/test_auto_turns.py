@@ -168,19 +168,19 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "training graphs have starts of their own": (
         TRAINING, {"finds": (BLOCKS,)},
-        f"order few-stages {BLOCKS} drops lower-sets few-stages live-search rotor eviction greedy bounds few-stages "
+        f"order few-stages {BLOCKS} drops few-stages lower-sets live-search rotor eviction greedy bounds few-stages "
         f"annealing "
         f"{MODELS}",
     ),
     "lower sets need no compiled code": (
         TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
-        f"order few-stages eviction greedy lower-sets few-stages live-search eviction greedy bounds few-stages "
-        f"{MODELS} lns lns",
+        f"order few-stages eviction greedy lower-sets few-stages lower-sets live-search eviction greedy bounds "
+        f"few-stages {MODELS} lns",
     ),
     "auto waits for block checkpointing if nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
-        f"order few-stages eviction greedy lower-sets live-sets few-stages live-search eviction greedy eviction "
-        f"{BLOCKS} bounds",
+        f"order few-stages eviction greedy lower-sets live-sets few-stages lower-sets live-search eviction greedy "
+        f"eviction {BLOCKS} bounds",
     ),
     "a model ends as soon as annealing is compiled, and restarts": (
         RANDOM, {"ready": {"annealing": 2.0}, "takes": {"stages": 9, "annealing": 1}, "finds": (DROPS,)},
@@ -188,7 +188,7 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "or Rotor, which is ready before annealing on training graphs": (
         TRAINING, {"ready": {"rotor": 2.0, "annealing": NEVER}, "takes": {"stages": 9}, "finds": (DROPS,)},
-        f"order few-stages {BLOCKS} drops lower-sets few-stages live-search eviction greedy bounds few-stages stages "
+        f"order few-stages {BLOCKS} drops few-stages lower-sets live-search eviction greedy bounds few-stages stages "
         f"rotor {MODELS} lns",
     ),
     "without a deadline it ends after the models": (
@@ -212,7 +212,15 @@ def test_few_stages_continue_with_small_programmes(monkeypatch: pytest.MonkeyPat
     programmes = StageProgrammes(TRAINING)
     monkeypatch.setattr(StageProgrammes, "small", True)
     monkeypatch.setattr(Heuristic, "programmes_of", lambda *_: programmes)
-    assert stages.run().startswith(f"order few-stages {BLOCKS} drops lower-sets few-stages few-stages live-search")
+    assert stages.run().startswith(f"order few-stages {BLOCKS} drops few-stages few-stages lower-sets")
+
+
+def test_few_stages_continue_before_other_searches_if_the_gap_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule of theirs has a gap of 22 %."""
+    for most, sequence in ((0.2, f"few-stages {BLOCKS}"), (0.25, f"few-stages few-stages {BLOCKS}")):
+        stages = Stages(monkeypatch, TRAINING, finds=("few-stages",))
+        monkeypatch.setattr(remat.solving.portfolio, "CLOSE", most)
+        assert stages.run().startswith(f"order {sequence}")
 
 
 def test_large_training_graphs_wait_for_block_checkpointing(monkeypatch: pytest.MonkeyPatch) -> None:
