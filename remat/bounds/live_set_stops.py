@@ -16,8 +16,8 @@ LARGE = 0.7
 NEXT = 0.98
 #: Choices of tensors at gates, and sets of ops in some order, per unit of effort.
 CHOICES, ORDERS = 600, 20
-#: Choices per gate that look for a stop that is known.
-FEW_CHOICES = 500
+#: Choices per gate that look for a stop that is known, and choices between two checks of the deadline.
+FEW_CHOICES, CHECKED = 500, 1_000
 #: Effort relative to that of a search from stop to stop.
 FOLLOWING = 10
 
@@ -174,10 +174,10 @@ class _Search:
             for gate in self._last_gates(last.live):
                 for held in self._held_at(gate, last.live):
                     live = self._reads[gate] | held
-                    if any(not each & ~live for each in self._refuted):
+                    if not all(each & ~live for each in self._refuted):
                         continue
-                    made = self._made(self._free | live)
-                    if not any(not each & ~made for each in found):
+                    missing = ~self._made(self._free | live)
+                    if all(each & missing for each in found):
                         found.append(live)
                         ends.append(Stop(live, gate, last))
                         if self._is_known(live):
@@ -211,7 +211,7 @@ class _Search:
         while stack and self.left != last:
             pending, held, size = stack.pop()
             self.left -= 1
-            if self.left < 0 or self._game.clock.expired:
+            if self.left < 0 or (self.left % CHECKED == 0 and self._game.clock.expired):
                 raise _TooLongError
             if not pending:
                 found.append((size, held))
