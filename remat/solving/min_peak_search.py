@@ -39,8 +39,9 @@ ROUNDS = {"eviction": 1, "greedy": 1, "annealing": 4}
 FIRST_STEP, LAST_STEP = {"drops": 1 / 8, "eviction": 0.5, "greedy": 0.5, "annealing": 1 / 16}, 1 / 64
 #: Shares of the time left for bounds, and for loading a heuristic.
 BOUND_SHARE, PREPARE_SHARE = 0.3, 0.6
-#: Shares of the stage of live sets for the first pass of the search, and for all; the rest is for its schedules.
-FIRST_SHARE, DECIDING_SHARE = 0.85, 0.6
+#: Share of the stage of live sets for the first pass of the search, and shares of what is left for others; after each,
+#: schedules are built.
+FIRST_SHARE, DECIDING_SHARES = 0.85, (0.6, 0.85)
 #: Peak relative to the least one so far from which schedules are built during the search.
 MUCH_LOWER = 0.99
 #: Shares of the time left for the search for the cheapest schedule with that peak: exhaustive, and by each heuristic.
@@ -183,16 +184,17 @@ class MinPeakSearch(Policy):
         with self.session.timed("live-sets"):
             search = self.live_sets = self.live_sets or LiveSetSearch(self.problem)
             search.ask_gates(deadline)
-            first, later = deadline.share(FIRST_SHARE), deadline.share(DECIDING_SHARE)
-            much_lower = MUCH_LOWER * self.peak
-            while search.advance(first if search.high is None else later):
+            first, much_lower = deadline.share(FIRST_SHARE), MUCH_LOWER * self.peak
+            for share in DECIDING_SHARES:
+                later = deadline.share(share)
+                while search.advance(first if search.high is None else later):
+                    self._raise_bound(search)
+                    if search.high is not None and search.high < much_lower:
+                        self._add_schedules(search, deadline, most=1)
+                        much_lower = MUCH_LOWER * search.high
                 self._raise_bound(search)
-                if search.high is not None and search.high < much_lower:
-                    self._add_schedules(search, deadline, most=1)
-                    much_lower = MUCH_LOWER * search.high
-            self._raise_bound(search)
-            if search.high is not None and search.high < self.peak:
-                self._add_schedules(search, deadline)
+                if search.high is not None and search.high < self.peak:
+                    self._add_schedules(search, deadline)
         return search.high is not None
 
     def live_search(self, deadline: Deadline) -> bool:
