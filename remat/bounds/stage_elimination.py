@@ -7,12 +7,12 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from remat.bounds.stage_relaxation import StageRelaxation
-from remat.bounds.stage_sets import StageSets
 from remat.modeling.rows import NONE
 from remat.runtime.arrays import Bool, Float, Int
 from remat.runtime.deadline import Deadline, OverdueError
@@ -138,10 +138,32 @@ class StageElimination:
     prices: Float
 
     def __post_init__(self) -> None:
-        self._sets = StageSets(self.relaxation)
-        self._arrays = self.relaxation.problem.graph.arrays
-        self._count = len(self.relaxation.events)
+        relaxation = self.relaxation
+        arrays = self._arrays = relaxation.problem.graph.arrays
+        events = self._count = len(relaxation.events)
+        self._full = (1 << events) - 1
+        live = np.array(relaxation.live)
+        self._size: Int = (arrays.size * (live >= 0)).T
+        self._room: Int = np.array([relaxation.room(event) for event in relaxation.events])
         self._prices = np.maximum(self.prices, 0.0)
+        # Bit i of a set stands for the stage that follows event i.
+        weight = 1 << np.arange(events)
+        stages = relaxation.stages[1:]
+        self._again: Int = weight @ np.array([stage.again >= 0 for stage in stages])
+        wanted = np.zeros(live.shape, dtype=np.bool_)
+        for marks, stage in zip(wanted, stages, strict=True):
+            marks[relaxation.needed(stage)[1]] = True
+        free = np.array([relaxation.at(event) for event in relaxation.events])
+        self._wanted: Int = weight @ wanted
+        self._free: Int = weight @ free  # read or written by the event's op, so live there
+        self._held: Bool = np.any(live >= 0, axis=0)
+        single = arrays.producers.counts == 1
+        writer: Int = np.where(single, arrays.producers.highest(np.arange(len(arrays.cost)), NONE), NONE)
+        self._writer = writer
+        old = arrays.position[np.maximum(writer, 0)] <= np.array(relaxation.events)[:, None]
+        self._old: Int = weight @ (old & (writer >= 0))
+        self._links: Int = self._old & ~self._wanted & ~self._free  # stages in which requests of readers matter
+        self._tables = cache(self._table)
         self._transitions: list[Transition] | None = None
         self._found: Found | None = None
         self._least, self._distance = 0.0, 1.0
@@ -150,8 +172,10 @@ class StageElimination:
 
     @staticmethod
     def applies(relaxation: StageRelaxation) -> bool:
-        """Return True if a built relaxation has few events, and no variables for tensors of several writers."""
-        return len(relaxation.events) <= MOST_EVENTS and StageSets.applies(relaxation)
+        """Return True if a built relaxation has few events, and no variables for tensors with several writers."""
+        shared = relaxation.problem.graph.arrays.producers.counts > 1
+        few = 0 < len(relaxation.events) <= MOST_EVENTS
+        return few and not any((live[shared] >= 0).any() for live in relaxation.live)
 
     def run(self, most: int | None, deadline: Deadline) -> Eliminated:
         """Search for a solution of at most `most` until the deadline; another call continues the search."""
@@ -198,10 +222,8 @@ class StageElimination:
         if steps is None or found is None:
             return False
         self._steps, (self._transitions, least) = steps, found
-        self._all_again = sum(
-            self._sets.cost(step.op) * max(each.bit_count() for each in step.options) for step in steps
-        )
-        self._least = max(0.0, least - float(self._prices @ self._sets.room))
+        self._all_again = sum(self._cost(step.op) * max(each.bit_count() for each in step.options) for step in steps)
+        self._least = max(0.0, least - float(self._prices @ self._room))
         self._proved = max(0, math.ceil(self._least - self._error(self._least)))
         self._distance = max(1.0, FIRST_GAP * self._least)
         return True
@@ -219,12 +241,12 @@ class StageElimination:
                 of_op.setdefault(op, []).append(tensor)
         for op in self._order(left, of_op):
             linked = of_op.get(op, [])
-            own = [t for t in outputs[op] if self._sets.held[t]]
+            own = [t for t in outputs[op] if self._held[t]]
             place = places.of(("op", op)) if linked and any(t in left for t in own) else NONE
-            reads = [(places.of(("tensor", t)), int(self._sets.links[t])) for t in inputs[op] if t in linked]
+            reads = [(places.of(("tensor", t)), int(self._links[t])) for t in inputs[op] if t in linked]
             closed, done, fulfilled = [], [], []
             for tensor in dict.fromkeys([*own, *linked]):
-                writer = int(self._sets.writer[tensor])
+                writer = int(self._writer[tensor])
                 decided = writer == op or ("op", writer) in places
                 if tensor in left:
                     left[tensor].discard(op)
@@ -236,23 +258,23 @@ class StageElimination:
                     closed.append((tensor, places.of(("op", writer)), places.of(("tensor", tensor))))
                 else:
                     closed.append((tensor, NONE, NONE))
-            for other in {op, *(int(self._sets.writer[t]) for t in linked)}:
+            for other in {op, *(int(self._writer[t]) for t in linked)}:
                 if ("op", other) in places and not any(left.get(t) for t in outputs[other]):
                     done.append(("op", other))
-            clear = sum(self._sets.full << places.free(name) for name in done)
+            clear = sum(self._full << places.free(name) for name in done)
             if places.most > BITS:
                 return None
-            steps.append(Step(op, self._sets.options(op), place, reads, fulfilled, closed, clear))
+            steps.append(Step(op, self._options(op), place, reads, fulfilled, closed, clear))
         return steps
 
     def _members(self) -> dict[int, list[int]]:
         """Return the writer and the linked readers of each tensor that has linked readers."""
         arrays, found = self._arrays, {}
         readers = arrays.consumers.shared_lists()
-        for tensor in np.flatnonzero(self._sets.held & (self._sets.links > 0)).tolist():
-            linked = [reader for reader in readers[tensor] if self._sets.again[reader] & self._sets.links[tensor]]
+        for tensor in np.flatnonzero(self._held & (self._links > 0)).tolist():
+            linked = [reader for reader in readers[tensor] if self._again[reader] & self._links[tensor]]
             if linked:
-                found[tensor] = [int(self._sets.writer[tensor]), *linked]
+                found[tensor] = [int(self._writer[tensor]), *linked]
         return found
 
     def _order(self, left: dict[int, set[int]], of_op: dict[int, list[int]]) -> Iterator[int]:
@@ -262,7 +284,7 @@ class StageElimination:
         """
         arrays = self._arrays
         writes = np.zeros(len(arrays.cost), dtype=np.bool_)
-        writes[self._sets.writer[self._sets.held & (self._sets.writer >= 0)]] = True
+        writes[self._writer[self._held & (self._writer >= 0)]] = True
         waiting = dict.fromkeys(op for op in arrays.order.tolist() if writes[op] or op in of_op)
         members = {tensor: len(ops) for tensor, ops in left.items()}
         place = arrays.position
@@ -281,27 +303,51 @@ class StageElimination:
             yield op
             near.update(other for t in of_op.get(op, []) for other in left[t])
 
+    def _cost(self, op: int) -> int:
+        """Return the cost of an op in units of the relaxation."""
+        return int(self._arrays.cost[op]) // self.relaxation.unit
+
+    def _options(self, op: int) -> list[int]:
+        """Return the sets of stages in which an op may run again."""
+        mask, limit = int(self._again[op]), self.relaxation.problem.compute_limits[op]
+        most = self._count if limit is None else limit - 1
+        return [k for k in range(self._full + 1) if k & ~mask == 0 and k.bit_count() <= most]
+
     # -- dynamic programme ---------------------------------------------------------------------------------------------
 
     def _grow(self, step: Step, state: Int) -> tuple[Int, Int]:
         """Return the states that each option makes of each state, and the bytes that it adds at each event."""
-        sets, states, added = self._sets, [], []
+        states, added = [], []
         for option in step.options:
             after = state if step.place == NONE else state | np.int64(option << step.place)
             for place, links in step.reads:
                 after = after | np.int64((option & links) << place)
             held = np.zeros((len(state), self._count), dtype=np.int64)
             for tensor, writer, requests in step.closed:
-                table = sets.lifetimes(tensor).live
+                table = self._tables(int(self._wanted[tensor]), int(self._free[tensor]), int(self._old[tensor]))
                 if writer == NONE:
-                    held += table[option, 0] * sets.size[tensor]
+                    held += table[option, 0] * self._size[tensor]
                 else:
-                    held += table[(after >> writer) & sets.full, (after >> requests) & sets.full] * sets.size[tensor]
+                    held += table[(after >> writer) & self._full, (after >> requests) & self._full] * self._size[tensor]
             for writer, requests in step.fulfilled:
-                after = after & ~(((after >> writer) & sets.full) << requests)
+                after = after & ~(((after >> writer) & self._full) << requests)
             states.append(after & np.int64(~step.clear))
             added.append(held)
         return np.concatenate(states), np.concatenate(added)
+
+    def _table(self, wanted: int, free: int, old: int) -> Int:
+        """Return where a tensor must be live, by the set of its writer and the requests, shape (sets, sets, events)."""
+        sets = np.arange(self._full + 1)
+        again, requests = sets[:, None], sets[None, :] | wanted
+        live = np.zeros((len(sets), len(sets), self._count), dtype=np.int64)
+        later: Int = np.zeros((len(sets), len(sets)), dtype=np.int64)
+        for i in range(self._count - 1, -1, -1):
+            if (old & ~free) >> i & 1:
+                later = (later | (requests >> i & 1)) & ~(again >> i & 1)
+            else:
+                later = np.zeros_like(later)
+            live[:, :, i] = later
+        return live
 
     def _from_all_states(self, steps: list[Step], deadline: Deadline) -> tuple[list[Transition], float] | None:
         """Return the steps from all states, and the least priced cost from the start to the end.
@@ -320,7 +366,7 @@ class StageElimination:
         to_end, found = np.zeros(len(state)), []
         for step, (added, after) in zip(reversed(steps), reversed(grown), strict=True):
             options = np.array(step.options)
-            cost = np.array([self._sets.cost(step.op) * option.bit_count() for option in step.options])
+            cost = np.array([self._cost(step.op) * option.bit_count() for option in step.options])
             found.append(Transition(options, cost, added, after, to_end))
             priced = added @ self._prices + to_end[after]
             to_end = (cost[:, None] + priced.reshape(len(options), -1)).min(axis=0)
@@ -345,8 +391,8 @@ class StageElimination:
             cost = (added[:, None] + cost).ravel()
             held = (more[row].reshape(len(options), number, -1) + held).reshape(len(row), -1)
             state, count = after[row], len(to_end)
-            low = cost + (held - self._sets.room) @ self._prices + to_end[state]
-            keep = np.flatnonzero((low <= most) & (cost <= limit) & (held <= self._sets.room).all(axis=1))
+            low = cost + (held - self._room) @ self._prices + to_end[state]
+            keep = np.flatnonzero((low <= most) & (cost <= limit) & (held <= self._room).all(axis=1))
             if not len(keep):
                 return None, cut
             keep = keep[np.lexsort((*held[keep].T, cost[keep], state[keep]))]
@@ -389,11 +435,18 @@ class StageElimination:
                 credit[choices[place]] -= 1
                 chosen = alike[place]
             again[op], group = layer.option[chosen], layer.source[chosen]
-        return self._sets.live(again)
+        requests = np.zeros(len(arrays.size), dtype=np.int64)
+        np.bitwise_or.at(requests, arrays.edge_tensor, again[arrays.edge_consumer])
+        live = np.zeros((self._count, len(arrays.size)), dtype=np.bool_)
+        for tensor in np.flatnonzero(self._held).tolist():
+            table = self._tables(int(self._wanted[tensor]), int(self._free[tensor]), int(self._old[tensor]))
+            asked = int(requests[tensor]) & int(self._links[tensor])
+            live[:, tensor] = table[int(again[self._writer[tensor]]), asked] > 0
+        return live
 
     def _error(self, cost: float) -> float:
         """Return more than the rounding errors of priced costs, which are sums of few thousand terms of such sizes."""
-        return 1e-9 * (1 + abs(cost) + float(self._prices @ self._sets.room.clip(0)))
+        return 1e-9 * (1 + abs(cost) + float(self._prices @ self._room.clip(0)))
 
 
 class _Places:

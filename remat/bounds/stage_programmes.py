@@ -20,10 +20,8 @@ from remat.bounds.path_cuts import Tightened, tightened
 from remat.bounds.peak_bounds import step_memory
 from remat.bounds.reduced_costs import cheaper_than
 from remat.bounds.stage_elimination import StageElimination
-from remat.bounds.stage_meeting import StageMeeting
 from remat.bounds.stage_reduction import Known, StageReduction
 from remat.bounds.stage_relaxation import MEMORY, StageRelaxation, prominent_peaks
-from remat.bounds.stage_sets import StageSets
 from remat.bounds.stage_solvers import by_cp_sat, holding_less, is_whole, solve_programme
 from remat.bounds.stage_sums import stage_sums
 from remat.bounds.sum_branching import SumBranching
@@ -44,8 +42,6 @@ from remat.schedule import Schedule
 LONGER = 1.5
 #: Share of the time of a programme for the elimination of ops, which decides more than a solver, or soon ends.
 ELIMINATION = 0.8
-#: Share of the time that the solver leaves for partial solutions that meet, before sums are branched on.
-MEETING = 0.8
 #: Other solutions of an elimination that are turned into schedules: if one of 32 fits, the first or second does.
 ALIKE = 4
 #: Share of the time of a programme for the solver's own branch and bound, before sums are branched on.
@@ -239,7 +235,7 @@ class StageProgrammes:
         Return the solution, None if there is none in time, and whether the programme is decided.
         """
         model, enough = found if isinstance(found, Model) else found.lean, self.enough
-        more, self.eliminated = None, False
+        branch, self.eliminated = None, False
         if isinstance(found, Tightened) and not found.linear.infeasible and StageElimination.applies(self.relaxation):
             values, decided = self._eliminate(found, call)
             self.eliminated = values is not None or decided
@@ -251,21 +247,20 @@ class StageProgrammes:
             if not found.linear.infeasible:
                 model = cheaper_than(found.full, found.linear, self._most_below(enough), model)
             if len(self.events) > 1 and call.deadline.remaining >= BRANCHING:
-                more = partial(self._meet_or_branch, found, enough, call)
+                branch = partial(self._branch, found, call)
         seconds = call.deadline.remaining
-        limited = call if more is None else replace(call, deadline=call.deadline.share(SOLVER))
+        limited = call if branch is None else replace(call, deadline=call.deadline.share(SOLVER))
         raw = solve_programme(self.relaxation, model, limited, self._near(0.0 if exact else PRECISION))
         if raw.status is Status.INFEASIBLE:
             return None, self._none_below(enough)
         if raw.bound is not None:
             self._raise(model, whole_units(raw.bound), enough, raw.values)
-        decided = raw.status is Status.OPTIMAL
-        if more is not None and not decided:
-            values, decided = more(branch=raw.values is None)
+        if raw.values is not None:
+            return self._fitting(model, raw.values, call), raw.status is Status.OPTIMAL
+        if branch is not None:
+            values, decided = branch()
             if decided:
                 return values, True
-        if raw.values is not None:
-            return self._fitting(model, raw.values, call), decided
         self.tried = seconds
         return None, False
 
@@ -308,34 +303,6 @@ class StageProgrammes:
         for columns, live in zip(relaxation.live, outcome.live, strict=True):
             values[columns[live]] = 1.0
         return values, outcome.cost == outcome.bound
-
-    def _meet_or_branch(
-        self, found: Tightened, enough: int, call: SolveOptions, *, branch: bool
-    ) -> tuple[Float | None, bool]:
-        """Solve a programme by partial solutions that meet, else by branching on sums if `branch`, as :meth:`solve`."""
-        limited = replace(call, deadline=call.deadline.share(MEETING)) if branch else call
-        values, decided = self._meet(found, enough, limited)
-        return (values, decided) if decided or not branch else self._branch(found, call)
-
-    def _meet(self, found: Tightened, enough: int, call: SolveOptions) -> tuple[Float | None, bool]:
-        """Solve a programme of several events by partial solutions that meet, as :meth:`solve` does."""
-        relaxation, most = self.relaxation, self._most_below(enough)
-        if found.linear.infeasible or not StageMeeting.applies(relaxation):
-            return None, False
-        prices = -found.linear.duals[MEMORY] / relaxation.scale
-        least = (self.value - self.base) // relaxation.unit
-        outcome = StageMeeting(relaxation, prices).run(least, most, call.deadline)
-        if math.isinf(outcome.bound):
-            return None, self._none_below(enough)
-        self._raise(found.lean, int(outcome.bound), enough)
-        if outcome.again is None:
-            return None, False
-        values = np.zeros(found.lean.num_vars)
-        live = StageSets(relaxation).live(outcome.again)
-        for event, stage in enumerate(relaxation.stages[1:]):
-            values[stage.again[outcome.again >> event & 1 > 0]] = 1.0
-            values[relaxation.live[event][live[event]]] = 1.0
-        return self._fitting(found.lean, values, call), True
 
     def _same(self, search: StageElimination) -> bool:
         """Return True if a search is for the present programme."""
