@@ -116,7 +116,7 @@ class _Search:
         self._game, self._goal, self._memory, self._refuted, self.left = game, goal, memory, refuted, left
         ops = self._needed_ops(goal)
         large = {op for op in ops if game.needs[op] >= LARGE * memory} | more_gates
-        self._gates = [op for op in ops if op in large and game.needs[op] <= memory]
+        self._gates = [op for op in ops if op in large and game.needs[op] <= memory]  # the others never run
         self._ops, self._large = ops, large
         self._reads, self._writes = ({op: bits(sets[op]) for op in ops} for sets in (game.reads, game.writes))
         self._others = [(self._reads[op], self._writes[op]) for op in ops if op not in large]
@@ -145,7 +145,10 @@ class _Search:
         return found
 
     def _last_gates(self, live: int) -> Iterator[int]:
-        """Yield the gates that may be the last one before a set."""
+        """Yield the gates that may be the last one before a set.
+
+        They lead to it, and fit next to lines of its tensors to which they do not lead.
+        """
         game, lines = self._game, self._free_lines
         tensors = [(game.before[tensor] | 1 << tensor, tensor) for tensor in numbers(live)]
         needed = reduce(or_, (before for before, _ in tensors), 0)
