@@ -139,9 +139,10 @@ class LiveSetSearch:
         """Least and most memory at which the present round gave up."""
         applies = not problem.can_move and len(problem.graph.ops) <= MOST_OPS
         self.game = LiveSetGame(problem) if applies else None
-        # Where no ops merge, they take the time of other searches: `layered(75, seed=1)` is closed only without them.
-        merged = self.game is not None and len(self.game.order) < len(problem.graph.ops)
-        self._stops = Stops(self.game) if self.game is not None and merged else None
+        self._stops: Stops | None = None
+        # Without merged ops, stops take the time of other searches: `layered(75, seed=1)` is closed only without them.
+        if self.game is not None and len(self.game.order) < len(problem.graph.ops):
+            self._stops = Stops(self.game)
         self._first_seconds = LEAST_SECONDS
         """Of the first pass, as if no ops were merged."""
         self._gates: list[GateBounds] = []

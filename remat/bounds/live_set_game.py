@@ -413,7 +413,7 @@ class LiveSetGame:
         return self._memory(op, live, self.bytes(live))
 
     def _memory(self, op: int, live: Live | set[int], size: int) -> int:
-        """Return the memory of a step of `op` with the tensors of `live`, which take `size` bytes."""
+        """Return the memory of a step of `op` after which the tensors of `live` stay, which take `size` bytes."""
         parts = self.merged[op].parts
         if len(parts) == 1:
             return size + parts[0].needs - self.bytes(live & parts[0].own)

@@ -18,7 +18,7 @@ NEXT = 0.98
 CHOICES, ORDERS = 600, 20
 #: Choices per gate that look for a stop that is known, and choices between two checks of the deadline.
 FEW_CHOICES, CHECKED = 500, 1_000
-#: Effort relative to that of a search from stop to stop.
+#: Effort of a question, relative to that of the game's search from stop to stop.
 FOLLOWING = 10
 
 
@@ -37,11 +37,11 @@ class Stops:
 
     * *Choices.* For each ``d``, the sets ``X`` are found by choices, from the last tensor to the first: it is in ``X``,
       or the inputs of its writer must be made, too.
-    * *Lines.* Let ops other than gates not make a tensor of ``T``. Its *line* consists of it, an input of its writer of
-      which this holds as well, and so on, up to an output of a gate. One of these tensors is in ``X``. So the least
-      sizes of disjoint lines add up to a bound on the bytes of ``X``.
-    * *Dominance.* Let ops other than gates make a stop that was found before of another one. Then from the former, the
-      same gates and sets lead back, so the latter is left out.
+    * *Lines.* Take a tensor of ``S`` that ops other than gates cannot make of ``T``. Its *line* consists of it, an
+      input of its writer that they cannot make either, and so on, up to an output of a gate. One of these tensors is in
+      ``X``. So the least sizes of disjoint lines add up to a bound on the bytes of ``X``.
+    * *Dominance.* A stop is left out if ops other than gates can make of it one that was found before: from that one,
+      the same gates and sets lead back.
 
     If stops lead back to nothing, an order of the ops between two stops is sought in which they keep the memory. If
     there is none, the game decides on the later stop. What it refutes is left out from then on. Unless it reaches the
@@ -114,7 +114,9 @@ class _Search:
         self, game: LiveSetGame, goal: Live, memory: int, *, more_gates: set[int], refuted: list[int], left: int
     ) -> None:
         self._game, self._goal, self._memory, self._refuted, self.left = game, goal, memory, refuted, left
-        ops = self._needed_ops(goal)
+        leading = reduce(or_, (game.before[tensor] | 1 << tensor for tensor in goal), 0)
+        needed = {game.writer[tensor] for tensor in numbers(leading)}
+        ops = [op for op in game.order if op in needed]
         large = {op for op in ops if game.needs[op] >= LARGE * memory} | more_gates
         self._gates = [op for op in ops if op in large and game.needs[op] <= memory]  # the others never run
         self._ops, self._large = ops, large
@@ -125,17 +127,6 @@ class _Search:
         self._free = self._made(0)
         self._sources = {t: game.reads[op] if op not in large else frozenset() for op in ops for t in game.writes[op]}
         self._free_lines = _Lines(self._size, self._sources, self._free)
-
-    def _needed_ops(self, goal: Live) -> list[int]:
-        """Return the ops that a set needs, in the reference order."""
-        game, ops = self._game, set()
-        stack = list(goal)
-        while stack:
-            op = game.writer[stack.pop()]
-            if op not in ops:
-                ops.add(op)
-                stack += game.reads[op]
-        return [op for op in game.order if op in ops]
 
     def _made(self, found: int) -> int:
         """Return tensors with all that ops other than gates make of them."""
@@ -150,12 +141,12 @@ class _Search:
         They lead to it, and fit next to lines of its tensors to which they do not lead.
         """
         game, lines = self._game, self._free_lines
-        tensors = [(game.before[tensor] | 1 << tensor, tensor) for tensor in numbers(live)]
-        needed = reduce(or_, (before for before, _ in tensors), 0)
+        leading = {tensor: game.before[tensor] | 1 << tensor for tensor in numbers(live)}
+        needed = reduce(or_, leading.values(), 0)
         for gate in self._gates:
             writes = self._writes[gate]
             if needed & writes:
-                outside = bits(t for before, t in tensors if not (self._free >> t & 1 or before & writes))
+                outside = bits(t for t, led in leading.items() if not (self._free >> t & 1 or led & writes))
                 if game.needs[gate] + lines.least(outside, writes | self._reads[gate]) <= self._memory:
                     yield gate
 
