@@ -5,7 +5,8 @@ import pytest
 from helpers import ONE, RUN, judged
 from oracles import least_cost
 
-from remat.graphs import GraphBuilder
+from remat.graphs import ComputeGraph, GraphBuilder
+from remat.graphs.families import unit_chain
 from remat.graphs.layered import layered
 from remat.heuristics.annealing.heuristic import Annealing, AnnealingOptions, _Search
 from remat.heuristics.annealing.tables import MOST_RUNS
@@ -72,6 +73,48 @@ def test_incremental_memory_equals_simulation(fixed):
                 assert np.array_equal(state.spans[tensor, :count], spans[tensor, :count])
     assert recomputed > 0
     assert improved > 0
+
+
+def blocks_around_a_peak(blocks: int, residual: bool) -> ComputeGraph:
+    """Blocks, an op of much memory, and a reader of the last block; each op costs 1. Residual blocks end in a sum."""
+    builder = GraphBuilder("blocks")
+    first = state = builder.op("first", size=1, cost=1)
+    for k in range(blocks):
+        branch = builder.op(f"branch{k}", inputs=[state], size=4, cost=1)
+        state = builder.op(f"end{k}", inputs=[state, branch] if residual else [branch], size=4, cost=1)
+    builder.op("peak", inputs=[first], size=20, cost=1)
+    builder.op("last", inputs=["peak"], size=1, cost=1)
+    builder.op("end", inputs=["last", state], size=1, cost=1)
+    return builder.build()
+
+
+def changes_of_cost(problem: Problem, start: Schedule) -> set[int]:
+    """Return by how much a move changes the cost of a schedule, if all missing inputs are recomputed; 200 seeds."""
+    from remat.heuristics.annealing.moves_kernel import Energy, anneal
+    from remat.heuristics.annealing.slots_kernel import COST
+
+    search = _Search(problem, SHORT, HeuristicRun(ONE, start=start))
+    search.width = 400  # room for recomputations in a row
+    changes = set()
+    for seed in range(200):
+        state = search._state(search.begin)
+        before = state.number[COST]
+        anneal(search.net, state, Energy(1e-3, search.budget, 10.0, 0.1, 2.0), seed, 1, True, 1.0)
+        changes.add(int(state.number[COST] - before))
+    return changes
+
+
+def test_one_move_recomputes_residual_blocks():
+    """Next to the peak no block fits, so all run again, as does the first op."""
+    graph = blocks_around_a_peak(4, residual=True)
+    assert 9 in changes_of_cost(Problem(graph, 22), Schedule.reference(graph))
+
+
+def test_one_move_takes_back_a_chain_of_recomputations():
+    graph = blocks_around_a_peak(4, residual=False)
+    end = len(graph.ops) - 1
+    again = Schedule.of_computes(graph, [*range(end), *range(1, 9), end])
+    assert -8 in changes_of_cost(Problem(graph, "100%"), again)
 
 
 def test_regions_reach_all_ops_of_a_large_graph():
@@ -185,6 +228,19 @@ def test_restarts_have_a_third_of_the_moves_and_their_best_three_results_are_imp
     assert len({id(round_.improved) for round_ in plans[first : first + 3]}) == 3
     assert plans[-1].improved is search.found[0]
     assert search.found[0].cost == search.best_cost
+
+
+def test_rounds_on_training_graphs_improve_the_best_schedule(monkeypatch):
+    problem = Problem(unit_chain(40), 12)
+    call = HeuristicRun(SolveOptions(seed=2, threads=1), Drops().run(problem, RUN))
+    search = _Search(problem, AnnealingOptions(moves=400_000), call)
+    plans, plan = [], search._plan
+    monkeypatch.setattr(search, "_plan", lambda *given: plans.append((plan(*given), search.best_cost)) or plans[-1][0])
+    search.go()
+    assert plans[0][0].begin is search.begin
+    assert len(plans) > 5
+    assert all(round_.improved is not None for round_, _ in plans[1:])
+    assert all(len(round_.begin) == best for round_, best in plans[1:])
 
 
 def test_another_thread_plans_a_round_before_any_move_has_been_timed():

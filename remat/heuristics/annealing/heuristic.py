@@ -22,6 +22,7 @@ from remat.heuristics.turns import Turns
 from remat.heuristics.walks import PenaltyWeight, run_walks
 from remat.problem import Problem
 from remat.problem.op_sequence import op_sequence, useful_schedule
+from remat.problem.training_step import training_step
 from remat.runtime.arrays import Int
 from remat.runtime.checked_options import Options, Positive, Range
 from remat.runtime.compiled import KernelSet
@@ -54,7 +55,7 @@ REPORT_INTERVAL, REPORT_PAUSE = 0.5, 9
 
 
 class _Pace(NamedTuple):
-    """Constants that depend on the moves per op for which there is time."""
+    """Constants that depend on the graph, and on the moves per op for which there is time."""
 
     share: float
     """Share of all moves for restarts."""
@@ -82,6 +83,8 @@ FEW = _Pace(
     3, 500, (0.1, 0.25, 0.5, 2.5), ((0.02, 0.15), (0.3, 0.6)), soft=1e-2, again=0.2,
 )  # fmt: skip
 MANY = _Pace(0.0, ((5.0, FIRST_MOVES),), 1, 8_000, (0.5, 5.0), ((0.6, 0.9), (0.3, 0.6)), soft=3e-3, again=0.1)
+#: The same for training graphs, whose starts are good. Layers are recomputed as a whole there.
+STEPS = FEW._replace(share=0.0, restarts=((0.1, FIRST_MOVES),), kept=1, heats=(0.1, 0.03, 0.25, 0.5, 2.5), again=0.95)
 
 
 @dataclass
@@ -124,8 +127,8 @@ class AnnealingOptions(Options):
     hard: Annotated[float, Range(above=0)] = 2e-4
     """Last width of the soft excess, as a share of the budget."""
     again: Annotated[float, Range(0, 1)] | None = None
-    """Probability of recomputing a missing input of a recomputation, instead of holding it for longer. None: 0.2, above
-    5,000 ops 0.1."""
+    """Probability of recomputing a missing input of a recomputation, instead of holding it for longer. None: 0.2, on
+    training graphs 0.95, above 5,000 ops 0.1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,7 +153,8 @@ class Annealing(Heuristic):
 
     After FastSA (Imanishi et al., NeurIPS 2023), reimplemented from its description. A state is an array of slots that
     hold an op or nothing. A move shifts a run of an op, recomputes an op shortly before a read, or takes a
-    recomputation back. With the op it recomputes a random part of those ancestors that would have to be held for it.
+    recomputation back, with those that only it needs. With an op it recomputes a random part of those ancestors that
+    would have to be held for it.
     The energy is
 
         cost + λ (max(0, peak − budget) + τ log(1 + Σ_slots exp((memory − budget) / τ)))
@@ -162,9 +166,9 @@ class Annealing(Heuristic):
 
     A round is one anneal; rounds differ by their seeds, and run in parallel threads. A third of the moves is for short
     restarts, from the start and the reference order in turn. Later rounds improve the best three of their results, then
-    the best two, then the best. Without a deadline the same seed gives the same search. In a fixed order, first
-    computes stay in the reference order, and recomputations may be anywhere. Ops that write accumulation buffers are
-    not recomputed.
+    the best two, then the best. On training graphs all rounds improve the best schedule. Without a deadline the same
+    seed gives the same search. In a fixed order, first computes stay in the reference order, and recomputations may be
+    anywhere. Ops that write accumulation buffers are not recomputed.
 
     A run with a horizon is one turn of several. The next run of the same object on the same problem resumes the round,
     and takes its start if that is better than its best schedule.
@@ -203,6 +207,12 @@ class Annealing(Heuristic):
         return None if search.best is None else useful_schedule(problem, search.best, self.name)
 
 
+def _pace(problem: Problem) -> _Pace:
+    if len(problem.graph.ops) > MANY_OPS:
+        return MANY
+    return FEW if training_step(problem) is None else STEPS
+
+
 class _Search:
     """Arrays of one problem, and rounds on them, also in parallel."""
 
@@ -222,7 +232,7 @@ class _Search:
         cheap = arrays.cost[arrays.cost > 0]
         self.heat = self.mean * (options.heat or min(max(HEAT * num_ops, LEAST_HEAT), MOST_HEAT))
         self.cold = min(self.heat, options.cold * float(np.quantile(cheap, 0.1))) if len(cheap) else self.heat
-        pace = self.pace = MANY if num_ops > MANY_OPS else FEW
+        pace = self.pace = _pace(problem)
         self.soft = max(pace.soft, options.hard) if options.soft is None else options.soft
         self.again = pace.again if options.again is None else options.again
         self.per_byte = base / max(1, self.budget)

@@ -234,22 +234,32 @@ def any_read(net, state, region):
 
 
 @inlined
+def latest_first(net, chain, done, chosen):
+    """Move that of entries `done` .. `chosen` - 1 whose op comes last in the reference order to place `done`."""
+    last = done
+    for k in range(done + 1, chosen):
+        if net.ops[chain[k, CHAIN_OP], POSITION] > net.ops[chain[last, CHAIN_OP], POSITION]:
+            last = k
+    for column in (CHAIN_OP, CHAIN_SLOT):
+        chain[done, column], chain[last, column] = chain[last, column], chain[done, column]
+
+
+@inlined
 def choose_chain(net, state, fixed, again, most, op, read):
     """Choose recomputations so that `op` runs before the slot `read`, at a cost of at most `most`.
 
+    Readers are placed before what they read, so an op of which several others need an output runs before all of them.
     Fills `chain`, marks the slots in `held`, and returns the number of ops and their cost; 0, 0: none.
     """
     chain = state.chain
     chain[0, CHAIN_OP], chain[0, CHAIN_SLOT] = op, read
     chosen, done, price = 1, 0, 0
     while done < chosen:
+        latest_first(net, chain, done, chosen)
         op, before = chain[done, CHAIN_OP], chain[done, CHAIN_SLOT]
         price += net.ops[op, OP_COST]
-        good = price <= most and state.ops[op, RUNS] < net.ops[op, LIMIT]
-        for k in range(done):
-            good &= chain[k, CHAIN_OP] != op
         slot = -1
-        if good:
+        if price <= most and state.ops[op, RUNS] < net.ops[op, LIMIT]:
             low = max(first_after(net, state, op), before - REACH)
             if fixed:
                 low = max(low, state.slots[op, 0])
@@ -261,15 +271,21 @@ def choose_chain(net, state, fixed, again, most, op, read):
             return 0, 0
         chain[done, CHAIN_SLOT], chain[done, CHAIN_OLD] = slot, -1
         state.held[slot] = op
+        done += 1
         for k in range(net.ops[op, INPUTS], net.ops[op + 1, INPUTS]):
             missing = net.links[k]
             writer = net.links[net.tensors[missing, WRITERS]]
             if net.ops[writer, LIMIT] > 1 and chosen < CHAIN and np.random.random() < again:
                 i = instance_before(state, missing, slot + 1)
                 if i >= 0 and state.spans[missing, i, 1] <= slot:  # else it is there anyway
-                    chain[chosen, CHAIN_OP], chain[chosen, CHAIN_SLOT] = writer, slot
-                    chosen += 1
-        done += 1
+                    place = done
+                    while place < chosen and chain[place, CHAIN_OP] != writer:
+                        place += 1
+                    if place == chosen:
+                        chain[chosen, CHAIN_OP], chain[chosen, CHAIN_SLOT] = writer, slot
+                        chosen += 1
+                    else:
+                        chain[place, CHAIN_SLOT] = min(chain[place, CHAIN_SLOT], slot)
     return chosen, price
 
 
@@ -280,44 +296,36 @@ def penalty(energy, peak, soft):
 
 
 @inlined
-def note_change(state, op, slot, added):
+def note_change(state, changed):
     """List the slots of a change as of :func:`attempt`, and the ops that now run more than once."""
     chain = state.chain
-    if slot >= 0:
-        note_slot(state, slot)
-        note_repeated(state, op)
-    for k in range(added):
-        note_slot(state, chain[k, CHAIN_SLOT])
-        if chain[k, CHAIN_OLD] >= 0:
-            note_slot(state, chain[k, CHAIN_OLD])
+    for k in range(changed):
+        for column in (CHAIN_SLOT, CHAIN_OLD):
+            if chain[k, column] >= 0:
+                note_slot(state, chain[k, column])
         note_repeated(state, chain[k, CHAIN_OP])
 
 
 @inlined
-def attempt(net, state, energy, gone, added, price, bar):
-    """Remove a run, and shift or add others, if the energy stays within `bar`.
+def attempt(net, state, energy, changed, price, bar):
+    """Change the runs of the first `changed` entries of `chain`, if the energy stays within `bar`.
 
-    `gone` is an op and its slot, -1 for none; `added` is the number of entries of `chain`; `price` is the change of the
-    cost. Returns the energy of the memory, or `REFUSED`.
+    `price` is the change of the cost. Returns the energy of the memory, or `REFUSED`.
     """
-    op, slot = gone
     chain, number = state.chain, state.number
     begin(state)
-    if slot >= 0:
-        touch_op(net, state, op, slot, GOES)
-        remove(state, op, slot)
-    for k in range(added):
+    for k in range(changed):
         if chain[k, CHAIN_OLD] >= 0:
             touch_op(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_OLD], GOES)
             remove(state, chain[k, CHAIN_OP], chain[k, CHAIN_OLD])
-    for k in range(added):
-        touch_op(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], COMES)
-        insert(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
+    for k in range(changed):
+        if chain[k, CHAIN_SLOT] >= 0:
+            touch_op(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], COMES)
+            insert(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
     collect(net, state)
-    if slot >= 0:
-        work(net, state, op, slot, GOES, energy.tau)
-    for k in range(added):
-        work(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], COMES, energy.tau)
+    for k in range(changed):
+        if chain[k, CHAIN_SLOT] >= 0:
+            work(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT], COMES, energy.tau)
         if chain[k, CHAIN_OLD] >= 0:
             work(net, state, chain[k, CHAIN_OP], chain[k, CHAIN_OLD], GOES, energy.tau)
     peak, soft = evaluate(state) if number[EVENTS] > 0 else (number[PEAK], state.total[0])
@@ -325,15 +333,14 @@ def attempt(net, state, energy, gone, added, price, bar):
     if price + after <= bar:
         keep(state, peak, soft)
         number[COST] += price
-        note_change(state, op, slot, added)
+        note_change(state, changed)
         return after
-    for k in range(added):
-        remove(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
-    for k in range(added):
+    for k in range(changed):
+        if chain[k, CHAIN_SLOT] >= 0:
+            remove(state, chain[k, CHAIN_OP], chain[k, CHAIN_SLOT])
+    for k in range(changed):
         if chain[k, CHAIN_OLD] >= 0:
             insert(state, chain[k, CHAIN_OP], chain[k, CHAIN_OLD])
-    if slot >= 0:
-        insert(state, op, slot)
     return REFUSED
 
 
@@ -415,16 +422,61 @@ def choose_group(net, state, op, bound, sign):
 
 
 @inlined
+def listed(chain, op, slot, chosen):
+    """Return True if one of the first `chosen` entries of `chain` takes `op` out of `slot`."""
+    found = False
+    for k in range(chosen):
+        found |= chain[k, CHAIN_OP] == op and chain[k, CHAIN_OLD] == slot
+    return found
+
+
+@inlined
+def useless(net, state, op, i, chosen):
+    """Return True if only the first `chosen` entries of `chain` read what the i-th run of `op` writes."""
+    for k in range(net.ops[op, OUTPUTS], net.ops[op + 1, OUTPUTS]):
+        tensor = net.links[k]
+        start, end = state.spans[tensor, i, 0], state.spans[tensor, i, 1]
+        if end == len(state.held) - 1:  # it is kept
+            return False
+        for j in range(net.tensors[tensor, READERS], net.tensors[tensor + 1, READERS]):
+            reader = net.links[j]
+            for r in range(state.ops[reader, RUNS]):
+                read = state.slots[reader, r]
+                if start < read <= end and not listed(state.chain, reader, read, chosen):
+                    return False
+    return True
+
+
+@inlined
 def draw_recomputation(net, state, fixed):
-    """Draw a run of an op that runs more than once; return op, slot and change of cost, or -1, -1, 0."""
-    number = state.number
+    """Draw a run to take back of an op that runs more than once, with recomputations of what only it reads, and so on.
+
+    Fills `chain`, and returns the number of runs and the change of cost; 0, 0: none.
+    """
+    number, chain = state.number, state.chain
     if number[REPEATED] == 0:
-        return -1, -1, 0
+        return 0, 0
     op = state.ops[np.random.randint(number[REPEATED]), REPEATED_OP]
     i = np.random.randint(state.ops[op, RUNS])
     if i == 0 and (fixed or state.slots[op, 1] >= first_before(net, state, op)):
-        return -1, -1, 0
-    return op, state.slots[op, i], -net.ops[op, OP_COST]
+        return 0, 0
+    chain[0, CHAIN_OP], chain[0, CHAIN_OLD] = op, state.slots[op, i]
+    chosen, done, price = 1, 0, 0
+    while done < chosen:
+        op, slot = chain[done, CHAIN_OP], chain[done, CHAIN_OLD]
+        chain[done, CHAIN_SLOT] = -1
+        price -= net.ops[op, OP_COST]
+        done += 1
+        for k in range(net.ops[op, INPUTS], net.ops[op + 1, INPUTS]):
+            tensor = net.links[k]
+            i = instance_before(state, tensor, slot)
+            if i < 1 or state.spans[tensor, i, 1] != slot or chosen == CHAIN:
+                continue
+            writer, start = net.links[net.tensors[tensor, WRITERS]], state.spans[tensor, i, 0]
+            if useless(net, state, writer, i, chosen) and not listed(chain, writer, start, chosen):
+                chain[chosen, CHAIN_OP], chain[chosen, CHAIN_OLD] = writer, start
+                chosen += 1
+    return chosen, price
 
 
 @kernel
@@ -447,11 +499,11 @@ def anneal(net, state, energy, seed, moves, fixed, again):
         met += number[PEAK] <= energy.budget
         bar = now - energy.heat * math.log(1.0 - np.random.random())
         kind = np.random.random()
-        op, slot, added, price = -1, -1, 0, 0
+        changed, price = 0, 0
         if kind < GROUP and not fixed:
-            added = draw_group(net, state, region)
+            changed = draw_group(net, state, region)
         elif kind < SHIFT:
-            added = draw_shift(net, state, fixed, region)
+            changed = draw_shift(net, state, fixed, region)
         elif kind < ANY:
             if kind < GUIDED:
                 hot = hot_slot(state, block)
@@ -460,12 +512,12 @@ def anneal(net, state, energy, seed, moves, fixed, again):
             else:
                 writer, read = any_read(net, state, region)
             if writer >= 0:
-                added, price = choose_chain(net, state, fixed, again, bar, writer, read)
+                changed, price = choose_chain(net, state, fixed, again, bar, writer, read)
         else:
-            op, slot, price = draw_recomputation(net, state, fixed)
-        if slot < 0 and added == 0:
+            changed, price = draw_recomputation(net, state, fixed)
+        if changed == 0:
             continue
-        after = attempt(net, state, energy, (op, slot), added, price, bar)
+        after = attempt(net, state, energy, changed, price, bar)
         if after == REFUSED:
             continue
         now = after
