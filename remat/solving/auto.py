@@ -63,10 +63,10 @@ MOSTLY_ANNEALING = {"annealing": 0.8, "lns": 0.1, "bounds": 0.1}
 #: come first, then proofs of their quality, then longer searches. Block checkpointing and Rotor take tenths of a second
 #: on some hundred ops; if they are cut short on thousands, search does not recover the loss. Until they are compiled,
 #: eviction comes first: it takes milliseconds on a hundred ops. If none of them fits, smaller and smaller peaks lead
-#: there. With CP-SAT the stage formulation is best solved by HiGHS. In a free order, except on training graphs, bounds
-#: gain little after some seconds, and annealing has most of the time. On large graphs of other kinds it precedes them:
-#: one cut of 100,000 ops takes seconds. On huge ones it also precedes drops, which take half of a minute there, unless
-#: a low budget makes schedules hard to find.
+#: there. Annealing then gains more than models and longer proofs. With CP-SAT the stage formulation is best solved by
+#: HiGHS. In a free order, except on training graphs, bounds gain little after some seconds, and annealing has most of
+#: the time. On large graphs of other kinds it precedes them: one cut of 100,000 ops takes seconds. On huge ones it also
+#: precedes drops, which take half of a minute there, unless a low budget makes schedules hard to find.
 STAGES = (
     Stage("order", 0.1, seconds_per_op=0.02, when=("free-order",)),
     Stage("exhaustive", 0.2, seconds=BRIEF_SEARCH, max_ops=EXHAUSTIVE_OPS, when=("as-sets",)),
@@ -96,6 +96,7 @@ STAGES = (
     Stage("drops", 0.4, seconds_per_op=0.02, when=("not-tiny", "no-schedule"), wait=True),
     Stage("annealing", 0.1, seconds_per_op=0.02, when=("no-schedule",), wait=True),
     Stage("annealing", 0.9, when=("no-training", "large", "time-limit"), wait=True),
+    Stage("annealing", 0.7, seconds_per_op=0.005, max_ops=LIMITS[FEW], when=("training", "fixed-order", "schedule")),
     Stage("bounds", 0.2, seconds_per_op=0.02, when=("training",)),
     Stage("bounds", 0.2, seconds_per_op=0.02, when=("no-training", "fixed-order")),
     Stage("bounds", 0.2, seconds_per_op=0.02, max_ops=300, when=("no-training", "free-order")),

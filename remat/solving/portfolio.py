@@ -472,6 +472,7 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "huge": lambda policy: policy.num_ops > HUGE_OPS,
     "mild": lambda policy: (policy.problem.budget_bytes or 0) >= MILD * policy.problem.reference_peak,
     "close": lambda policy: policy.close,
+    "schedule": lambda policy: policy.session.best is not None,
     "no-schedule": lambda policy: policy.session.best is None,
     "slow-link": lambda policy: policy.slow_link,
     "rather-slow-link": lambda policy: policy.carried <= RATHER_SLOW,

@@ -168,8 +168,8 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "training graphs have starts of their own": (
         TRAINING, {"finds": (BLOCKS,)},
-        f"order few-stages {BLOCKS} drops few-stages lower-sets live-search rotor eviction greedy bounds few-stages "
-        f"annealing "
+        f"order few-stages {BLOCKS} drops few-stages lower-sets live-search rotor eviction greedy annealing bounds "
+        f"few-stages annealing "
         f"{MODELS}",
     ),
     "lower sets need no compiled code": (
