@@ -186,7 +186,7 @@ class MinPeakSearch(Policy):
             search.ask_gates(deadline)
             first, much_lower = deadline.share(FIRST_SHARE), MUCH_LOWER * self.peak
             # On small graphs, live search makes more of the time.
-            for share in DECIDING_SHARES[: 1 + (self.num_ops > LIVE_SEARCH_OPS)]:
+            for share in DECIDING_SHARES if self.num_ops > LIVE_SEARCH_OPS else DECIDING_SHARES[:1]:
                 later = deadline.share(share)
                 while search.advance(first if search.high is None else later):
                     self._raise_bound(search)

@@ -235,7 +235,7 @@ def any_read(net, state, region):
 
 @inlined
 def latest_first(net, chain, done, chosen):
-    """Move that of entries `done` .. `chosen` - 1 whose op comes last in the reference order to place `done`."""
+    """Of entries `done` .. `chosen` - 1, bring the op that comes last in the reference order to the front."""
     last = done
     for k in range(done + 1, chosen):
         if net.ops[chain[k, CHAIN_OP], POSITION] > net.ops[chain[last, CHAIN_OP], POSITION]:
@@ -449,9 +449,10 @@ def useless(net, state, op, i, chosen):
 
 @inlined
 def draw_recomputation(net, state, fixed):
-    """Draw a run to take back of an op that runs more than once, with recomputations of what only it reads, and so on.
+    """Draw a run of an op that runs more than once, to take back, and list the recomputations that only it reads.
 
-    Fills `chain`, and returns the number of runs and the change of cost; 0, 0: none.
+    Recomputations that only these read follow, and so on. Fills `chain`, and returns the number of runs and the change
+    of cost; 0, 0: none.
     """
     number, chain = state.number, state.chain
     if number[REPEATED] == 0:

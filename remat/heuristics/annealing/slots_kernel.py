@@ -77,8 +77,8 @@ class SlotSchedule(NamedTuple):
     its soft excess, `total` that of all slots. `factors[t]` multiplies the soft excess where t is added or removed.
 
     `LAST_CHANGE`, the list `TOUCHED_TENSOR`, `new_spans` and `NEW_INSTANCES` belong to the last change; `events` and
-    `event_factors` are its differences in memory from a slot on, by slot. `chain` has ops, the slots
-    that they get, and those that they leave (-1: none).
+    `event_factors` are its differences in memory from a slot on, by slot. `chain` has ops, the slots that they get, and
+    those that they leave (-1: none).
     """
 
     ops: Int32
