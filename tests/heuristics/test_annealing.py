@@ -47,9 +47,9 @@ def test_incremental_memory_equals_simulation(fixed):
         graph = random_graph(seed, most_ops=9, buffers=seed % 2 == 1)
         problem = Problem(graph, random_budget(graph, seed), "fixed" if fixed else "free")
         search = _Search(problem, SHORT, RUN)
-        state = search._state(search.begin)
+        state, rules = search._state(search.begin), search.rules._replace(again=0.5)
         for part in range(5):
-            anneal(search.net, state, Energy(3.0, search.budget, 0.5, 0.5, 2.0), part, 2000, fixed, 0.5)
+            anneal(search.net, state, Energy(3.0, search.budget, 0.5, 0.5, 2.0), rules, part, 2000)
             ops = state.held[state.held >= 0]
             run = simulate(graph, Schedule.of_computes(graph, ops), keep=problem.keep)
             assert run.violations == ()
@@ -99,7 +99,8 @@ def changes_of_cost(problem: Problem, start: Schedule) -> set[int]:
     for seed in range(200):
         state = search._state(search.begin)
         before = state.number[COST]
-        anneal(search.net, state, Energy(1e-3, search.budget, 10.0, 0.1, 2.0), seed, 1, True, 1.0)
+        energy = Energy(1e-3, search.budget, 10.0, 0.1, 2.0)
+        anneal(search.net, state, energy, search.rules._replace(again=1.0), seed, 1)
         changes.add(int(state.number[COST] - before))
     return changes
 
@@ -124,7 +125,7 @@ def test_regions_reach_all_ops_of_a_large_graph():
     state = search._state(search.begin)
     before, width = state.held.copy(), 0.01 * search.budget
     energy = Energy(search.heat, search.budget, search.per_byte, search.per_byte * width, width)
-    anneal(search.net, state, energy, 1, 60_000, False, 0.1)
+    anneal(search.net, state, energy, search.rules, 1, 60_000)
     moved = np.unique(before[(before != state.held) & (before >= 0)])
     assert min(np.bincount(moved // 1_000)) > 900
 
@@ -266,7 +267,7 @@ def test_deadline_is_checked_within_a_step(monkeypatch):
     moves = []
 
     def anneal(*given):
-        moves.append(given[4])
+        moves.append(given[5])
         return 0.5
 
     assert Annealing().prepared()

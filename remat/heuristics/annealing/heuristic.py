@@ -71,6 +71,8 @@ class _Pace(NamedTuple):
     met: tuple[tuple[float, float], ...]
     """Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls.
     Rounds take turns, since each range misses schedules that the other finds."""
+    shares: tuple[float, float, float, float]
+    """Shares of the moves, as in :class:`~remat.heuristics.annealing.moves_kernel.Rules`."""
     soft: float
     again: float
     """Defaults of the options of these names."""
@@ -80,11 +82,17 @@ class _Pace(NamedTuple):
 MANY_OPS = 5_000
 FEW = _Pace(
     0.35, ((0.5, 500), (5.0, 500), (2.5, 500), (10.0, 500), (10.0, 2_000)),
-    3, 500, (0.1, 0.25, 0.5, 2.5), ((0.02, 0.15), (0.3, 0.6)), soft=1e-2, again=0.2,
+    3, 500, (0.1, 0.25, 0.5, 2.5), ((0.02, 0.15), (0.3, 0.6)), (0.08, 0.22, 0.52, 0.67), soft=1e-2, again=0.2,
 )  # fmt: skip
-MANY = _Pace(0.0, ((5.0, FIRST_MOVES),), 1, 8_000, (0.5, 5.0), ((0.6, 0.9), (0.3, 0.6)), soft=3e-3, again=0.1)
+MANY = _Pace(
+    0.0, ((5.0, FIRST_MOVES),), 1, 8_000, (0.5, 5.0), ((0.6, 0.9), (0.3, 0.6)), (0.02, 0.15, 0.48, 0.65),
+    soft=3e-3, again=0.1,
+)  # fmt: skip
 #: The same for training graphs, whose starts are good. Layers are recomputed as a whole there.
-STEPS = FEW._replace(share=0.0, restarts=((0.1, FIRST_MOVES),), kept=1, heats=(0.1, 0.03, 0.25, 0.5, 2.5), again=0.95)
+STEPS = FEW._replace(
+    share=0.0, restarts=((0.1, FIRST_MOVES),), kept=1, heats=(0.1, 0.03, 0.25, 0.5, 2.5),
+    shares=(0.15, 0.45, 0.60, 0.75), again=0.95,
+)  # fmt: skip
 
 
 @dataclass
@@ -217,6 +225,8 @@ class _Search:
     """Arrays of one problem, and rounds on them, also in parallel."""
 
     def __init__(self, problem: Problem, options: AnnealingOptions, run: HeuristicRun) -> None:
+        from remat.heuristics.annealing.moves_kernel import Rules
+
         assert problem.budget_bytes is not None
         self.problem, self.options, self.call = problem, options, run
         self.fixed = problem.order is OrderRule.FIXED
@@ -234,7 +244,7 @@ class _Search:
         self.cold = min(self.heat, options.cold * float(np.quantile(cheap, 0.1))) if len(cheap) else self.heat
         pace = self.pace = _pace(problem)
         self.soft = max(pace.soft, options.hard) if options.soft is None else options.soft
-        self.again = pace.again if options.again is None else options.again
+        self.rules = Rules(self.fixed, pace.again if options.again is None else options.again, pace.shares)
         self.per_byte = base / max(1, self.budget)
         # With a narrower soft excess one tensor would change it by more than a float can hold.
         self.narrow = max(1.0, float(arrays.size.max(initial=0)) / 100)
@@ -437,7 +447,7 @@ class _Search:
         piece = min(PIECE, max(BATCH, int(CHECK_INTERVAL * self.rate))) if looks else PIECE
         while done == 0 or (done < self.batch and not self._over()):
             moves = min(piece, self.batch - done)
-            met += moves * anneal(self.net, state, energy, -1 if done else seed, moves, self.fixed, self.again)
+            met += moves * anneal(self.net, state, energy, self.rules, -1 if done else seed, moves)
             done += moves
         way.follow(met / done)
         with self.lock:

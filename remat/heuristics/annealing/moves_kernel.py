@@ -58,9 +58,6 @@ from remat.runtime.compiled import inlined, kernel
 CHAIN, REACH = 48, 256
 #: Most ops that shift together.
 GROUP_OPS = 12
-#: Cumulative shares of the moves: shift a group (in a free order); shift a run; recompute for a read near the peak; for
-#: any read; else take back.
-GROUP, SHIFT, GUIDED, ANY = 0.15, 0.45, 0.60, 0.75
 #: Ops of a region, which the processor's cache holds with what belongs to them, and moves in it: on 100,000 ops, moves
 #: all over the graph take half as long again.
 REGION_OPS, REGION_MOVES = 2_048, 2_000
@@ -82,6 +79,19 @@ class Energy(NamedTuple):
     per_byte: float
     per_soft: float
     tau: float
+
+
+class Rules(NamedTuple):
+    """Limits and shares of moves.
+
+    With `fixed`, first runs stay in the reference order. `again` is the probability that a missing input of a
+    recomputation is recomputed. `shares` are those of moves, each with the ones before it: shift a group (in a fixed
+    order, a run); shift a run; recompute for a read near the peak; for any read. The others take back.
+    """
+
+    fixed: bool
+    again: float
+    shares: tuple[float, float, float, float]
 
 
 @inlined
@@ -245,7 +255,7 @@ def latest_first(net, chain, done, chosen):
 
 
 @inlined
-def choose_chain(net, state, fixed, again, most, op, read):
+def choose_chain(net, state, rules, most, op, read):
     """Choose recomputations so that `op` runs before the slot `read`, at a cost of at most `most`.
 
     Readers are placed before what they read, so an op of which several others need an output runs before all of them.
@@ -261,7 +271,7 @@ def choose_chain(net, state, fixed, again, most, op, read):
         slot = -1
         if price <= most and state.ops[op, RUNS] < net.ops[op, LIMIT]:
             low = max(first_after(net, state, op), before - REACH)
-            if fixed:
+            if rules.fixed:
                 low = max(low, state.slots[op, 0])
             if before - 1 > low:
                 slot = empty_near(state, before - 1, low, before)
@@ -275,7 +285,7 @@ def choose_chain(net, state, fixed, again, most, op, read):
         for k in range(net.ops[op, INPUTS], net.ops[op + 1, INPUTS]):
             missing = net.links[k]
             writer = net.links[net.tensors[missing, WRITERS]]
-            if net.ops[writer, LIMIT] > 1 and chosen < CHAIN and np.random.random() < again:
+            if net.ops[writer, LIMIT] > 1 and chosen < CHAIN and np.random.random() < rules.again:
                 i = instance_before(state, missing, slot + 1)
                 if i >= 0 and state.spans[missing, i, 1] <= slot:  # else it is there anyway
                     place = done
@@ -481,7 +491,7 @@ def draw_recomputation(net, state, fixed):
 
 
 @kernel
-def anneal(net, state, energy, seed, moves, fixed, again):
+def anneal(net, state, energy, rules, seed, moves):
     """Try `moves` moves; return the share of them that met the budget.
 
     The energy is cost + per_byte * (bytes of the peak above the budget) + per_soft * (soft excess). With a negative
@@ -490,7 +500,8 @@ def anneal(net, state, energy, seed, moves, fixed, again):
     if seed >= 0:
         np.random.seed(seed)
         plant(net, state, energy.budget, energy.tau)
-    number = state.number
+    number, fixed = state.number, rules.fixed
+    group, shift, guided, anywhere = rules.shares
     met = 0
     now = penalty(energy, number[PEAK], state.total[0])
     region, block, large = 0, -1, len(net.ops) - 1 > REGION_OPS
@@ -501,19 +512,19 @@ def anneal(net, state, energy, seed, moves, fixed, again):
         bar = now - energy.heat * math.log(1.0 - np.random.random())
         kind = np.random.random()
         changed, price = 0, 0
-        if kind < GROUP and not fixed:
+        if kind < group and not fixed:
             changed = draw_group(net, state, region)
-        elif kind < SHIFT:
+        elif kind < shift:
             changed = draw_shift(net, state, fixed, region)
-        elif kind < ANY:
-            if kind < GUIDED:
+        elif kind < anywhere:
+            if kind < guided:
                 hot = hot_slot(state, block)
                 block = hot >> number[BITS] if large else -1
                 writer, read = read_beyond(net, state, hot)
             else:
                 writer, read = any_read(net, state, region)
             if writer >= 0:
-                changed, price = choose_chain(net, state, fixed, again, bar, writer, read)
+                changed, price = choose_chain(net, state, rules, bar, writer, read)
         else:
             changed, price = draw_recomputation(net, state, fixed)
         if changed == 0:
