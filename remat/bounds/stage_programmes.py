@@ -18,17 +18,17 @@ from remat.bounds.event_cut import EventCut
 from remat.bounds.link_room import LinkRoom
 from remat.bounds.path_cuts import Tightened, tightened
 from remat.bounds.peak_bounds import step_memory
-from remat.bounds.reduced_costs import cheaper_than
+from remat.bounds.reduced_costs import cheaper_than, fixed_sides
 from remat.bounds.stage_elimination import StageElimination
 from remat.bounds.stage_reduction import Known, StageReduction
 from remat.bounds.stage_relaxation import MEMORY, StageRelaxation, prominent_peaks
-from remat.bounds.stage_solvers import by_cp_sat, holding_less, is_whole, solve_programme
+from remat.bounds.stage_solvers import MOST_VARIABLES, by_cp_sat, holding_less, is_whole, solve_programme
 from remat.bounds.stage_sums import stage_sums
 from remat.bounds.sum_branching import SumBranching
 from remat.graphs.arrays import first_computes
 from remat.modeling import Model, lower
 from remat.modeling.matrix import to_matrix
-from remat.modeling.restriction import restrict
+from remat.modeling.restriction import Restricted, restrict
 from remat.modeling.rows import rows_from
 from remat.problem import Problem
 from remat.problem.op_sequence import computed_ops, op_sequence, useful_schedule
@@ -55,6 +55,12 @@ SMALL = 2_000
 PRECISION = 0.1
 #: Gap of the best schedule below which another solution of the same cost is sought: more events would bring little.
 CLOSE = 1e-3
+#: Factor of the distance of a cost limit from the bound, after each refuted limit, in :meth:`StageProgrammes.approach`.
+#: The first distance is the relative gap at which a solve ends.
+RISE = 4.0
+#: Gap of the best schedule from which that is tried. Closer schedules are left to windows: `t5` at 25 % has a gap of
+#: 3e-5, which they close in 2 s; CP-SAT finds no solution within the limit in 2.5 s.
+FAR = 1e-4
 #: Number of ops above which the linear relaxation with the first event is solved by minimum cuts, and up to which it is
 #: on graphs other than training steps: those of 100,000 ops in random layers take minutes.
 CUT_OPS, MOST_CUT_OPS = 5_000, 20_000
@@ -99,6 +105,8 @@ class StageProgrammes:
         True if a relaxation has been solved.
     eliminated : bool
         True if the last programme was solved by elimination of ops.
+    approached : bool
+        True after :meth:`approach`.
     tried : float
         Seconds in which an integer programme with the present events was not decided.
     enough : int or None
@@ -131,12 +139,13 @@ class StageProgrammes:
         self.problem, self.budget = problem, problem.budget_bytes
         self.base = self.value = problem.graph.base_cost
         self.slim, self.infeasible, self.solved = True, False, False
-        self.tried, self.eliminated = 0.0, False
+        self.tried, self.eliminated, self.approached = 0.0, False, False
         self._variables = 0
         self._cut: list[Schedule] | None = None
         self._search: StageElimination | None = None
         self._reduction: StageReduction | None = None
         self._alone: tuple[int, int] | None = None  # the first event, and the bound of the relaxation with it alone
+        self._sole: tuple[StageRelaxation, Tightened] | None = None  # that relaxation, and its linear one
         self.enough: int | None = None
         self.link: LinkRoom | None = None
         self.likely: set[int] = set()
@@ -222,6 +231,8 @@ class StageProgrammes:
             self._none_below(self._limited)
         if found.linear.bound is not None:  # rounding errors are subtracted from it already
             self._raise(model, math.ceil(found.linear.bound), self._limited)
+        if len(self.events) == 1:
+            self._sole = self.relaxation, found
         return found
 
     def solve(
@@ -370,7 +381,7 @@ class StageProgrammes:
         In the programme as built, tensors are live at events where they are in the given schedule, except `free` ones.
         """
         assert self.enough is not None
-        relaxation, objective = self.relaxation, model.objective
+        relaxation = self.relaxation
         names = self.problem.graph.tensor_index
         tensors = np.array([names[name] for name in relaxation.problem.graph.tensor_names], dtype=np.int64)
         held = held_by(self.problem, schedule, sorted(self.events))
@@ -380,12 +391,76 @@ class StageProgrammes:
         stays = (live >= 0) & ~free[tensors]
         lower, upper = model.lower.copy(), model.upper.copy()
         lower[live[stays]] = upper[live[stays]] = held[:, tensors][stays]
-        cheaper = model.copy(f"{model.name} around a schedule")
-        most = self._most_below(self.enough) - objective.constant
-        cheaper.add(rows_from("cheaper", (0, objective.index, objective.coefficient), num_rows=1, upper=most))
-        small = restrict(cheaper, lower, upper, call.deadline)
+        small = restrict(self._cheaper(model, self._most_below(self.enough)), lower, upper, call.deadline)
         raw = by_cp_sat(relaxation, small.model, call, cp_model_probing_level=0)  # probing took a quarter of the time
         return [] if raw.values is None else self.schedules(small.expand(raw.values))
+
+    @property
+    def approachable(self) -> bool:
+        """True if a known cost is far above, the programme as built is large, and :meth:`approach` has not run."""
+        far = self.enough is not None and self.enough - self.value > FAR * self.value
+        known = far and self._sole is not None and len(self.events) > 1
+        large = self.slim and self.link is None and self._variables > MOST_VARIABLES
+        return known and large and not self.approached
+
+    def approach(self, call: SolveOptions, more: int = 3) -> list[Schedule]:
+        """Return schedules that cost little more than :attr:`value`, and raise it; none if none is found in time.
+
+        CP-SAT decides whether a solution of the present events is within a limit of the cost, close to the bound. If
+        there is none, the limit is a bound, and a higher one follows. If its schedules exceed the budget, at most
+        `more` steps become events. Reduced costs of the linear relaxation with the first event alone fix variables.
+        """
+        assert self.enough is not None
+        self.approached, known, found = True, self.enough, list[Schedule]()
+        distance = call.relative_gap
+        while not call.deadline.expired:
+            limit = min(known, self.value + max(self.relaxation.unit, int(distance * self.value)))
+            small = self._within_limit(self.build(call.deadline, limit), call.deadline)
+            raw = by_cp_sat(self.relaxation, small.model, call, math.inf, cp_model_probing_level=0)
+            if raw.values is not None:
+                found = self.schedules(small.expand(raw.values))
+                if self.problem.simulate(found[0]).peak <= self.budget or not self.widen(found[0], more):
+                    break
+            elif raw.status is Status.INFEASIBLE and self._none_below(limit) and limit != known:
+                distance *= RISE
+            else:
+                break
+        return found
+
+    def _within_limit(self, model: Model, deadline: Deadline) -> Restricted:
+        """Return a model without the variables that follow from costs below :attr:`enough`.
+
+        Proof: let a schedule cost less. What it holds at the first event and computes again later, after ops are
+        merged, is a solution of the relaxation with this event alone. So the reduced costs of that one apply to it.
+        """
+        assert self._sole is not None and self.enough is not None
+        (sole, found), relaxation, most = self._sole, self.relaxation, self._most_below(self.enough)
+        matrix = to_matrix(found.linear.lowered.model)
+        sides = np.full(matrix.shape[1] + 1, -1.0)  # the last one is that of no variable
+        index, side = fixed_sides(matrix, found.linear.row_duals, most)
+        sides[index] = side
+        lower, upper = model.lower.copy(), model.upper.copy()
+
+        def fix(columns: Int, side: Float) -> None:
+            known = (columns >= 0) & (side >= 0)
+            lower[columns[known]] = upper[columns[known]] = side[known]
+
+        graph, small, event = sole.problem.graph, relaxation.problem.graph, sorted(self.events).index(self.first)
+        tensors = [graph.tensor_index[name] for name in small.tensor_names]
+        fix(relaxation.live[event], sides[sole.live[0][tensors]])
+        ops = [graph.op_index[op.name] for op in small.ops]
+        again = sides[sole.stages[1].again[ops]]
+        for stage in relaxation.stages[event + 1 :]:
+            fix(stage.again, np.where(again == 0, 0.0, -1.0))
+        return restrict(self._cheaper(model, most), lower, upper, deadline)
+
+    @staticmethod
+    def _cheaper(model: Model, most: int) -> Model:
+        """Return a copy of a model with a row that limits its objective."""
+        cheaper, objective = model.copy(f"{model.name} of at most {most}"), model.objective
+        terms = (0, objective.index, objective.coefficient)
+        cheaper.add(rows_from("cheaper", terms, num_rows=1, upper=most - objective.constant))
+        return cheaper
 
     def _held(self, values: Float) -> Bool:
         """Mark the tensors of the relaxation's problem that a solution holds at each event."""

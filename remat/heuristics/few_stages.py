@@ -156,6 +156,10 @@ class _Search:
             model = programmes.build(part, self.best.cost)
             if model.num_vars > self.heuristic.options.variables or lacks_memory(model, options.memory_bytes):
                 return
+            if programmes.approachable and not brief and not options.isolate:
+                limits = self._limits(self.call.deadline.share(SHARE))
+                self._offer(programmes.approach(limits, self.heuristic.options.more))
+                continue
             found = None if options.isolate else programmes.relax(model, call)
             if self._over():
                 return
