@@ -58,9 +58,10 @@ CLOSE = 1e-3
 #: Factor of the distance of a cost limit from the bound, after each refuted limit, in :meth:`StageProgrammes.approach`.
 #: The first distance is the relative gap at which a solve ends.
 RISE = 4.0
-#: Gap of the best schedule from which that is tried. Closer schedules are left to windows: `t5` at 25 % has a gap of
-#: 3e-5, which they close in 2 s; CP-SAT finds no solution within the limit in 2.5 s.
-FAR = 1e-4
+#: Least and largest gap of the best schedule with which that is tried. Closer ones are left to windows: `t5` at 25 %
+#: has a gap of 3e-5, which they close in 2 s; CP-SAT finds no solution within the limit in 2.5 s. With a larger gap,
+#: time is for better schedules.
+FAR, FARTHEST = 1e-4, 0.02
 #: Number of ops above which the linear relaxation with the first event is solved by minimum cuts, and up to which it is
 #: on graphs other than training steps: those of 100,000 ops in random layers take minutes.
 CUT_OPS, MOST_CUT_OPS = 5_000, 20_000
@@ -397,8 +398,8 @@ class StageProgrammes:
 
     @property
     def approachable(self) -> bool:
-        """True if a known cost is far above, the programme as built is large, and :meth:`approach` has not run."""
-        far = self.enough is not None and self.enough - self.value > FAR * self.value
+        """True if a known cost is a little above, the programme as built is large, and :meth:`approach` has not run."""
+        far = self.enough is not None and FAR * self.value < self.enough - self.value <= FARTHEST * self.value
         known = far and self._sole is not None and len(self.events) > 1
         large = self.slim and self.link is None and self._variables > MOST_VARIABLES
         return known and large and not self.approached

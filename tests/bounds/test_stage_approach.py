@@ -56,7 +56,7 @@ def test_approach_raises_the_bound_and_finds_a_schedule(monkeypatch: pytest.Monk
     problem = Problem(gpt(layers=3), "90%")
     programmes, call = with_first_event(problem), SolveOptions(Deadline(), threads=1)
     programmes.events.add(programmes.first + 5)
-    programmes.build(Deadline(), 2 * programmes.value)
+    programmes.build(Deadline(), int(1.01 * programmes.value))
     assert not programmes.approachable
     monkeypatch.setattr(stage_programmes, "MOST_VARIABLES", 10)
     assert programmes.approachable
