@@ -25,6 +25,14 @@ def fixed_sides(matrix: Matrix, y: Float, cost: float) -> tuple[Int, Float]:
     return index, (reduced[index] < 0).astype(np.float64)
 
 
+def costing_at_most(model: Model, cost: float) -> Model:
+    """Return a copy of `model` with a row that limits the objective to `cost`."""
+    cheaper, objective = model.copy(f"{model.name} of at most {cost:.12g}"), model.objective
+    terms = (0, objective.index, objective.coefficient)
+    cheaper.add(rows_from("cheaper", terms, num_rows=1, upper=cost - objective.constant))
+    return cheaper
+
+
 def cheaper_than(model: Model, relaxation: Relaxation, cost: float, into: Model | None = None) -> Model:
     """Return `model` with a row that limits the objective to `cost`, and with the variables fixed that this implies.
 
@@ -45,9 +53,6 @@ def cheaper_than(model: Model, relaxation: Relaxation, cost: float, into: Model 
     matrix = to_matrix(relaxation.lowered.model)
     index, side = fixed_sides(matrix, relaxation.row_duals, cost)
     index, side = index[keep := index < model.num_vars], side[keep]
-    smaller = (into or model).copy(f"{model.name} below {cost:.12g}")
-    objective = model.objective
-    terms = (0, objective.index, objective.coefficient)
-    smaller.add(rows_from("cheaper", terms, num_rows=1, upper=cost - objective.constant))
+    smaller = costing_at_most(into or model, cost)
     smaller.add(Linear.rows("too expensive otherwise", np.arange(len(index)), index, 1, lower=side, upper=side))
     return smaller

@@ -18,7 +18,7 @@ from remat.bounds.event_cut import EventCut
 from remat.bounds.link_room import LinkRoom
 from remat.bounds.path_cuts import Tightened, tightened
 from remat.bounds.peak_bounds import step_memory
-from remat.bounds.reduced_costs import cheaper_than, fixed_sides
+from remat.bounds.reduced_costs import cheaper_than, costing_at_most, fixed_sides
 from remat.bounds.stage_elimination import StageElimination
 from remat.bounds.stage_reduction import Known, StageReduction
 from remat.bounds.stage_relaxation import MEMORY, StageRelaxation, prominent_peaks
@@ -29,7 +29,6 @@ from remat.graphs.arrays import first_computes
 from remat.modeling import Model, lower
 from remat.modeling.matrix import to_matrix
 from remat.modeling.restriction import Restricted, restrict
-from remat.modeling.rows import rows_from
 from remat.problem import Problem
 from remat.problem.op_sequence import computed_ops, op_sequence, useful_schedule
 from remat.problem.training_step import training_step
@@ -392,7 +391,7 @@ class StageProgrammes:
         stays = (live >= 0) & ~free[tensors]
         lower, upper = model.lower.copy(), model.upper.copy()
         lower[live[stays]] = upper[live[stays]] = held[:, tensors][stays]
-        small = restrict(self._cheaper(model, self._most_below(self.enough)), lower, upper, call.deadline)
+        small = restrict(costing_at_most(model, self._most_below(self.enough)), lower, upper, call.deadline)
         raw = by_cp_sat(relaxation, small.model, call, cp_model_probing_level=0)  # probing took a quarter of the time
         return [] if raw.values is None else self.schedules(small.expand(raw.values))
 
@@ -405,7 +404,7 @@ class StageProgrammes:
         return known and large and not self.approached
 
     def approach(self, call: SolveOptions, more: int = 3) -> list[Schedule]:
-        """Return schedules that cost little more than :attr:`value`, and raise it; none if none is found in time.
+        """Raise :attr:`value`, and return schedules that cost little more; none if none is found in time.
 
         CP-SAT decides whether a solution of the present events is within a limit of the cost, close to the bound. If
         there is none, the limit is a bound, and a higher one follows. If its schedules exceed the budget, at most
@@ -429,7 +428,7 @@ class StageProgrammes:
         return found
 
     def _within_limit(self, model: Model, deadline: Deadline) -> Restricted:
-        """Return a model without the variables that follow from costs below :attr:`enough`.
+        """Return the model with the limit :attr:`enough` on its cost, and without the variables that this fixes.
 
         Proof: let a schedule cost less. What it holds at the first event and computes again later, after ops are
         merged, is a solution of the relaxation with this event alone. So the reduced costs of that one apply to it.
@@ -453,15 +452,7 @@ class StageProgrammes:
         again = sides[sole.stages[1].again[ops]]
         for stage in relaxation.stages[event + 1 :]:
             fix(stage.again, np.where(again == 0, 0.0, -1.0))
-        return restrict(self._cheaper(model, most), lower, upper, deadline)
-
-    @staticmethod
-    def _cheaper(model: Model, most: int) -> Model:
-        """Return a copy of a model with a row that limits its objective."""
-        cheaper, objective = model.copy(f"{model.name} of at most {most}"), model.objective
-        terms = (0, objective.index, objective.coefficient)
-        cheaper.add(rows_from("cheaper", terms, num_rows=1, upper=most - objective.constant))
-        return cheaper
+        return restrict(costing_at_most(model, most), lower, upper, deadline)
 
     def _held(self, values: Float) -> Bool:
         """Mark the tensors of the relaxation's problem that a solution holds at each event."""

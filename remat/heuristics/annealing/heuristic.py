@@ -72,7 +72,7 @@ class _Pace(NamedTuple):
     """Least and largest share of moves within the budget, outside which the penalty of excess memory rises or falls.
     Rounds take turns, since each range misses schedules that the other finds."""
     shares: tuple[float, float, float, float]
-    """Shares of the moves, as in :class:`~remat.heuristics.annealing.moves_kernel.Rules`."""
+    """Cumulative shares of moves, as in :class:`~remat.heuristics.annealing.moves_kernel.Rules`."""
     soft: float
     again: float
     """Defaults of the options of these names."""

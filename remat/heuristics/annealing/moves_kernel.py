@@ -85,8 +85,8 @@ class Rules(NamedTuple):
     """Limits and shares of moves.
 
     With `fixed`, first runs stay in the reference order. `again` is the probability that a missing input of a
-    recomputation is recomputed. `shares` are those of moves, each with the ones before it: shift a group (in a fixed
-    order, a run); shift a run; recompute for a read near the peak; for any read. The others take back.
+    recomputation is recomputed. `shares` are cumulative shares of moves: shift a group (in a fixed order, a run); shift
+    a run; recompute for a read near the peak; recompute for any read. All other moves take back.
     """
 
     fixed: bool
