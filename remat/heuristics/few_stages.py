@@ -25,6 +25,8 @@ SEVERAL = 5.0
 SHARE = 0.8
 #: The same for one of several events in such a run. If it is not decided in this time, it needs a cost to undercut.
 ALONE = 0.35
+#: Share of the time left for the drops of one schedule while they are not compiled.
+INTERPRETED = 0.6
 #: Multiple of the base cost above which the bound of such a run leaves little hope of a schedule, and no programme of
 #: several events follows: on GPT-2 of 77 ops at 25 % those of 7 and 10 events prove 2.2 and 2.4, and there is none.
 HOPELESS = 2.0
@@ -75,7 +77,7 @@ class FewStages(Heuristic):
     near : list of Schedule
         Schedules that follow from the solution of the last programme, perhaps above the budget.
     waiting : list of Schedule
-        Schedules of these programmes that drops have not improved, since their kernels were not compiled.
+        Schedules of these programmes that drops have not improved yet, for want of time.
     windows : StageWindows or None
         Search around the best schedule, which a later run continues.
 
@@ -207,18 +209,14 @@ class _Search:
         near = cost is not None and cost - self.programmes.value <= gap * cost
         return near or self.best.enough or self.call.deadline.expired
 
-    def _can_drop(self) -> bool:
-        """Return True if drops are loaded. Compiled ones load now, in half a second; others compile meanwhile."""
-        compiled = all(kernels.loaded or kernels.compiled() is not None for kernels in self.drops.kernels)
-        return self.drops.prepared(self.call.deadline if compiled else self.call.deadline.earlier(0.0))
-
     def _offer(self, schedules: list[Schedule], *, drop: bool = True) -> None:
         """Offer schedules; with `drop` also brought within the budget by drops, and those that still wait for drops."""
         for schedule in schedules:
             self.best.offer(schedule)
         waiting = self.heuristic.waiting
         waiting += schedules
-        while drop and waiting and not self._over() and self._can_drop():
-            improved = self.drops.improved(self.programmes.problem, waiting.pop(0), self.call.deadline)
+        while drop and waiting and not self._over():
+            deadline = self.call.deadline if self.drops.compiled() else self.call.deadline.share(INTERPRETED)
+            improved = self.drops.improved(self.programmes.problem, waiting.pop(0), deadline)
             if improved is not None:
                 self.best.offer(improved)

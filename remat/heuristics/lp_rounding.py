@@ -211,7 +211,7 @@ class _Search:
         name = self.heuristic.name
         schedule = schedule_for(self.problem, S, name, self.run.deadline)
         self._take(schedule, allowance, threshold, False)
-        if self.heuristic.options.mend and not self.finished and self.drops.prepared(self.run.deadline):
+        if self.heuristic.options.mend and not self.finished:
             improved = self.drops.improved(self.problem, schedule, self.run.deadline)
             if improved is not None:
                 self._take(replace(improved, source=f"{name}, improved"), allowance, threshold, True)

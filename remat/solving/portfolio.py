@@ -63,8 +63,12 @@ IDLE_FACTOR = 0.25
 #: Share of the time left and maximum seconds to wait for kernels that only need loading, which takes less than one
 #: second on an idle CPU.
 WAIT_SHARE, LOADING = 0.2, 10.0
+#: Share of all the time to which waiting for kernels moves the end of a stage; the rest is for bounds.
+LATEST = 0.9
 #: Maximum seconds to wait in a turn for kernels that are being compiled.
 WAIT = 2.0
+#: Seconds within which a single CPU that does nothing else compiles annealing.
+COMPILATION = 12.0
 #: Seconds between two checks whether kernels are compiled.
 CHECK_INTERVAL = 0.1
 #: Seconds of a turn: share of the time left, minimum, maximum, and growth while turns bring no improvement. Annealing
@@ -183,6 +187,11 @@ class Policy:
         return isinstance(programmes, StageProgrammes) and programmes.small
 
     @property
+    def compiling_alone(self) -> bool:
+        """True if code is compiled on the only CPU, and there is time to wait: meanwhile, other searches find less."""
+        return bool(self.waiting) and available_cpus() == 1 and self.clock.remaining >= COMPILATION
+
+    @property
     def slow_link(self) -> bool:
         """True if the slower way of the link to a host carries little of the bytes above the budget: :data:`SLOW`."""
         return self.carried <= SLOW
@@ -261,6 +270,8 @@ class Policy:
         """
         used = [name for stage in stages if self.applies(stage) for name in (stage.method, *stage.options)]
         names = [name for name in dict.fromkeys(used) if name in heuristics()]
+        if not self.training:
+            names.sort(key=lambda name: name != "annealing")
         kernels = [kernels for name in names for kernels in load("heuristics", name).kernels]
         begin(*kernels, processes=max(1, available_cpus() - 1))
 
@@ -297,8 +308,8 @@ class Policy:
     def heuristic(self, name: str, deadline: Deadline, *, wait: float) -> bool:
         """Improve the best schedule by a heuristic; return whether it ran.
 
-        If its code is not ready after `wait` seconds, it is tried again after the next stage. Loading does not count as
-        part of the time up to the deadline.
+        If its code is not ready after `wait` seconds, it is tried again after the next stage. Loading moves the
+        deadline, at most to :data:`LATEST`.
         """
         if self.over or (name == "lns" and self.num_ops > LNS_OPS):
             return False
@@ -315,7 +326,8 @@ class Policy:
             self.waiting.pop(name, None)
             session.enter(name)
             loading = self.clock.elapsed - began
-            deadline = replace(deadline, seconds=min(self.clock.seconds, deadline.seconds + loading))
+            latest = max(deadline.seconds, LATEST * self.clock.seconds)
+            deadline = replace(deadline, seconds=min(latest, deadline.seconds + loading))
             began = self.clock.elapsed
             ran = False
             with self._failure_noted(name):
@@ -477,6 +489,7 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "slow-link": lambda policy: policy.slow_link,
     "rather-slow-link": lambda policy: policy.carried <= RATHER_SLOW,
     "compiling": lambda policy: bool(policy.waiting),
+    "compiling-alone": lambda policy: policy.compiling_alone,
     "until-compiled": lambda policy: bool(policy.waiting),
     "time-limit": lambda policy: policy.timed,
     "cp-sat": lambda policy: policy.family == "cp-sat",

@@ -27,8 +27,10 @@ from remat.heuristics.drops.heuristic import (
     sequence,
     tables,
 )
+from remat.heuristics.drops.kernels import kernels_of
 from remat.problem import Problem
 from remat.runtime.compiled import kernel
+from remat.runtime.compiled.interpreted import interpreted
 from remat.runtime.deadline import Deadline
 from remat.schedule import Schedule, simulate
 from remat.schedule.certificate import Verdict
@@ -43,9 +45,8 @@ def problem_of(seed: int, order: str = "fixed") -> Problem:
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_memory_equals_simulation(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_equals_simulation(compiled: bool) -> None:
     """Interpreted by default, because compiling the kernel takes longer than the test."""
-    from remat.heuristics.drops import stages_kernel
     from remat.heuristics.drops.stages_kernel import ADD, BUDGET, EXCESS, TAKE, change
 
     if compiled:
@@ -54,10 +55,7 @@ def test_memory_equals_simulation(compiled: bool, monkeypatch: pytest.MonkeyPatc
         def changed(net, state, op, stage, what):
             change(net, state, op, stage, what)
     else:
-        for name, found in list(vars(stages_kernel).items()):
-            if hasattr(found, "py_func"):
-                monkeypatch.setattr(stages_kernel, name, found.py_func)
-        changed = stages_kernel.change
+        changed = interpreted(change)
 
     for seed in SEEDS if compiled else SEEDS[:30]:
         problem = problem_of(seed)
@@ -102,6 +100,22 @@ def test_start_is_reproduced_and_improved() -> None:
             kept += 1
     assert recomputed > 25
     assert kept > 10
+
+
+def test_interpreted_and_compiled_drops_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [problem_of(seed) for seed in SEEDS[:20]]
+    starts = [Schedule.reference(problem.graph) for problem in problems]
+    network = gpt(layers=4)
+    problems += [Problem(network, "60%")] * 2
+    starts += [Schedule.reference(network), Drops().run(Problem(network, "80%"), RUN)]
+
+    def improved() -> list[Schedule | None]:
+        return [Drops().improved(*each, Deadline()) for each in zip(problems, starts, strict=True)]
+
+    compiled = improved()
+    monkeypatch.setattr(Drops, "compiled", lambda *_: False)
+    monkeypatch.setattr(Drops, "prepared", None)
+    assert improved() == compiled != starts
 
 
 def test_start_must_be_staged() -> None:
@@ -198,7 +212,7 @@ def test_descent_cut_short_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(given)
         return tables(*given)
 
-    monkeypatch.setattr(heuristic, "BATCH", 1)
+    monkeypatch.setattr(heuristic, "kernels_of", lambda state: kernels_of(state)._replace(batch=1))
     monkeypatch.setattr(heuristic, "tables", counted)
     problem = Problem(layered(300, seed=1), "70%")
     assert problem.budget_bytes is not None

@@ -73,11 +73,13 @@ class Stages:
         Time at which each heuristic is compiled; 0 by default.
     finds : tuple of str
         Heuristics that find a feasible, suboptimal schedule.
+    cpus : int
     """
 
     def __init__(
         self, patch: pytest.MonkeyPatch, problem: Problem, *, seconds: float = 10.0,
         takes: dict[str, float] | None = None, ready: dict[str, float] | None = None, finds: tuple[str, ...] = (),
+        cpus: int = 2,
     ) -> None:  # fmt: skip
         self.trace: list[str] = []
         Clock.now[0] = 0.0
@@ -109,6 +111,7 @@ class Stages:
 
         auto, portfolio = remat.solving.auto, remat.solving.portfolio
         patch.setattr(portfolio, "load", lambda _, name: kind(name))
+        patch.setattr(portfolio, "available_cpus", lambda: cpus)
         patch.setattr(portfolio, "chain_start", lambda name: kind(name)())
         patch.setattr(portfolio, "raise_bounds", lambda _, deadline, *__: step("bounds", deadline))
         patch.setattr(auto, "explore", lambda *_, deadline, **__: step("exhaustive", deadline))
@@ -152,15 +155,19 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "heuristics that are compiled later are tried again": (
         RANDOM, {"ready": {DROPS: 0.9}, "finds": ("eviction",)},
-        "order live-search eviction greedy eviction greedy live-search bounds annealing stages drops",
+        "order live-search greedy eviction eviction greedy live-search bounds annealing stages drops",
     ),
     "Python ends as soon as drops are compiled": (
         RANDOM, {"ready": {DROPS: 0.6}, "takes": {"greedy": 9}, "finds": (DROPS,)},
-        "order live-search eviction greedy drops eviction greedy live-search bounds",
+        "order live-search greedy drops eviction greedy live-search bounds",
     ),
     "a missing kernel is one note": (
         RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)},
-        "order live-search eviction greedy eviction greedy live-search bounds",
+        "order live-search greedy eviction eviction greedy live-search bounds",
+    ),
+    "a single CPU does nothing but compile annealing": (
+        RANDOM, {"ready": {DROPS: NEVER, "annealing": 8.0}, "finds": ("greedy",), "seconds": 20.0, "cpus": 1},
+        "order live-search greedy annealing eviction greedy live-search bounds",
     ),
     "tiny problems are searched before waiting for kernels": (
         TINY, {"ready": {"annealing": 30.0}, "seconds": 1.0},
@@ -174,12 +181,12 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
     ),
     "lower sets need no compiled code": (
         TRAINING, {"ready": COLD, "finds": ("lower-sets",)},
-        f"order few-stages eviction greedy lower-sets few-stages lower-sets live-search eviction greedy bounds "
+        f"order few-stages greedy eviction lower-sets few-stages lower-sets live-search eviction greedy bounds "
         f"few-stages {MODELS} lns",
     ),
     "auto waits for block checkpointing if nothing else finds a schedule": (
         TRAINING, {"ready": COLD | {BLOCKS: 1.5}, "finds": (BLOCKS,)},
-        f"order few-stages eviction greedy lower-sets live-sets few-stages lower-sets live-search eviction greedy "
+        f"order few-stages greedy eviction lower-sets live-sets few-stages lower-sets live-search eviction greedy "
         f"eviction {BLOCKS} bounds",
     ),
     "a model ends as soon as annealing is compiled, and restarts": (

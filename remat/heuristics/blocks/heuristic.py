@@ -174,15 +174,14 @@ class BlockCheckpointing(Heuristic):
         best = self._refined(measure, _best(frontier, budget), budget, run.deadline)
         kept = Best(problem, run)
         schedule = self._schedule(measure, best)
-        fits = kept.offer(schedule).accepted
+        kept.offer(schedule)
         if kept.enough or not self.options.drops or budget is None:
             return schedule
         drops = Drops(DropsOptions(leanings=LEANINGS))
-        others = fits and run.horizon is not None  # other methods take turns, so do not wait for compilation
-        if (others and not Drops.compiled()) or not drops.prepared(run.deadline):
-            return schedule
-        longest = 0.0
-        for plan in [best, *_above(frontier, budget)]:
+        plans, longest = [best, *_above(frontier, budget)], 0.0
+        if run.horizon is not None and not drops.compiled():
+            plans = plans[:1]  # the interpreter takes long, and other methods take turns
+        for plan in plans:
             if kept.enough or run.deadline.remaining <= longest:
                 break
             began = run.deadline.elapsed

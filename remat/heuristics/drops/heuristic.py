@@ -11,6 +11,7 @@ import numpy as np
 from remat.errors import ProblemError
 from remat.graphs.arrays import first_computes, occurrences
 from remat.heuristics.base import Heuristic, HeuristicRun
+from remat.heuristics.drops.kernels import as_lists, kernels_of, runs_of
 from remat.ordering.instance import OrderInstance
 from remat.ordering.rules import ListOrder
 from remat.problem import Problem
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
     from remat.heuristics.drops.stages_kernel import StagedSchedule, StageGraph
 
 
-#: Empty arrays.
-NONE, NO_KEYS = np.empty(0, dtype=np.int64), np.empty(0)
 #: Most runs of one op.
 MOST_RUNS = 32
-#: Candidates or ops between the first checks of the clock, and target seconds between checks.
+#: Ops per call that looks for drops, and target seconds between two checks of the clock.
 BATCH, CHECK_INTERVAL = 1_000, 0.05
 #: Longest chains of recomputations for one drop, in each round of drops.
 CHAINS = (8, 64, 512)
@@ -139,9 +138,10 @@ class Drops(Heuristic):
         """
         order = problem.graph.arrays.order.copy()
         again = recomputations(problem, order, start)
-        if again is None or not self.prepared(deadline):
+        compiled = self.compiled()
+        if again is None or (compiled and not self.prepared(deadline)):
             return None
-        net, state = tables(problem, order, again)
+        net, state = tables(problem, order, again, compiled=compiled)
         descend(net, state, self.options.leanings[0], deadline)
         return useful_schedule(problem, sequence(net, state), self.name)
 
@@ -247,70 +247,79 @@ def recomputations(problem: Problem, order: Int, start: Schedule) -> tuple[Int, 
 
 
 def descend(net: StageGraph, state: StagedSchedule, leaning: float, deadline: Deadline) -> None:
-    """Drop until nothing exceeds the budget, then take back unnecessary recomputations."""
-    from remat.heuristics.drops import search_kernel as search
+    """Drop until nothing exceeds the budget, then take back unnecessary recomputations.
+
+    The tables are arrays, or lists, for which the interpreter runs the kernels.
+    """
+    from remat.heuristics.drops.search_kernel import DropHeap
     from remat.heuristics.drops.stages_kernel import EXCESS
 
-    number, num_ops = state.number, len(net.cost)
+    code, number, num_ops = kernels_of(state), state.number, len(net.cost)
     slack = SLACK if num_ops < MANY else SLACK_OF_MANY
-    slices = Slices(BATCH, 100 * BATCH, CHECK_INTERVAL)
+    slices = Slices(code.batch, 100 * code.batch, CHECK_INTERVAL)
+    nothing = code.room(0, int), code.room(0, int)
     for chain in CHAINS:
-        slices.amount = max(1, min(slices.amount, BATCH * CHAINS[0] // chain))  # long chains take longer
+        slices.amount = max(1, min(slices.amount, code.batch * CHAINS[0] // chain))  # long chains take longer
         while number[EXCESS] > 0 and not deadline.expired:
-            room = 2 * len(net.readers) + int(state.times.sum()) + 100_000
-            heap = search.DropHeap(np.empty(room), np.empty(room, dtype=np.int64), np.empty(chain, dtype=np.int64))
-            over = np.empty(num_ops + 2, dtype=np.int64)
-            uses = np.empty(int(state.times[net.readers].sum()) + len(net.size), dtype=np.int64)
+            reads = np.asarray(state.times)[np.asarray(net.readers, dtype=np.int64)].sum()
+            room = 2 * len(net.readers) + int(np.sum(state.times)) + 100_000
+            heap = DropHeap(code.room(room, float), code.room(room, int), code.room(chain, int))
+            over, uses = code.room(num_ops + 2, int), code.room(int(reads) + len(net.size), int)
             left = taken = 0
             for first in range(0, num_ops, BATCH):
                 last = min(first + BATCH, num_ops)
-                left = search.candidates(net, state, heap, left, (first, last), over, uses)
+                left = code.candidates(net, state, heap, left, (first, last), over, uses)
             while left and number[EXCESS] > 0 and not deadline.expired:
                 with slices:
-                    left, more = search.change_many(
-                        net, state, heap, left, slices.amount, (leaning, slack), (NONE, NONE)
-                    )
+                    left, more = code.change_many(net, state, heap, left, slices.amount, (leaning, slack), nothing)
                 taken += more
             if not taken:
                 break
-    if number[EXCESS] > 0:
-        return
-    again = np.argwhere(np.arange(state.runs.shape[1]) < state.times[:, None])
-    again = again[again[:, 1] > 0]
-    ops, stages = again[:, 0], state.runs[again[:, 0], again[:, 1]].astype(np.int64)
-    costliest = np.lexsort((stages, ops, -net.cost[ops]))
-    nothing = search.DropHeap(NO_KEYS, NONE, NONE)
+    if number[EXCESS] == 0:
+        take_back(net, state, deadline)
+
+
+def take_back(net: StageGraph, state: StagedSchedule, deadline: Deadline) -> None:
+    """Take back recomputations that the budget does not need, the costliest first."""
+    from remat.heuristics.drops.search_kernel import DropHeap
+
+    code = kernels_of(state)
+    slices = Slices(code.batch, 100 * code.batch, CHECK_INTERVAL)
+    ops, stages = runs_of(state)
+    again = stages != np.asarray(net.position)[ops]
+    ops, stages = ops[again], stages[again]
+    costliest = np.lexsort((stages, ops, -np.asarray(net.cost)[ops]))
+    nothing = DropHeap(code.room(0, float), code.room(0, int), code.room(0, int))
     part = 0
     while part < len(costliest) and not deadline.expired:
         some = costliest[part : part + slices.amount]
         part += len(some)
         with slices:
-            search.change_many(net, state, nothing, 0, 0, (1.0, 1.0), (ops[some], stages[some]))
+            code.change_many(net, state, nothing, 0, 0, (1.0, 1.0), (ops[some], stages[some]))
 
 
 def sequence(net: StageGraph, state: StagedSchedule) -> Int:
     """Return the computes of the schedule, by op: in each stage recomputations by position, then the stage's own op."""
-    there = np.arange(state.runs.shape[1]) < state.times[:, None]
-    ops = np.nonzero(there)[0]
-    return ops[np.lexsort((net.position[ops], state.runs[there]))]
+    ops, stages = runs_of(state)
+    return ops[np.lexsort((np.asarray(net.position)[ops], stages))]
 
 
-def tables(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -> tuple[StageGraph, StagedSchedule]:
-    """Return the arrays of a problem, and of a schedule in a topological order, for the kernels.
+def tables(
+    problem: Problem, order: Int, again: tuple[Int, Int] | None = None, *, compiled: bool = True
+) -> tuple[StageGraph, StagedSchedule]:
+    """Return the arrays of a problem, and of a schedule in a topological order, for kernels, `compiled` or not.
 
     `order`, shape (ops,): order of the first computes. `again`: recomputations: ops and stages (from 0), as
     :func:`recomputations` returns them.
     """
-    from remat.heuristics.drops.stages_kernel import start
-
-    net, state = bare_tables(problem, order, again)
-    start(net, state)
+    net, state = _arrays(problem, order, again)
+    if not compiled:
+        net, state = as_lists(net, state)
+    kernels_of(state).start(net, state)
     return net, state
 
 
-def bare_tables(
-    problem: Problem, order: Int, again: tuple[Int, Int] | None = None
-) -> tuple[StageGraph, StagedSchedule]:
+def _arrays(problem: Problem, order: Int, again: tuple[Int, Int] | None = None) -> tuple[StageGraph, StagedSchedule]:
     """Return the same arrays without the memory of the stages."""
     from remat.heuristics.drops.stages_kernel import BLOCK, StagedSchedule, StageGraph
 
