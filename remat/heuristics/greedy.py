@@ -100,7 +100,8 @@ def _drop(net: Any, state: Any, leaning: float, deadline: Deadline) -> bool:
     over = np.flatnonzero(state.memory > state.number[BUDGET])
     for stage in over[np.argsort(-state.memory[over], kind="stable")][:WORST].tolist():
         items = _across(net, state, stage)
-        heap, left = DropHeap([0.0] * len(items), items, [0] * CHAINS[-1]), len(items)
+        lists: Any = [0.0] * len(items), items, [0] * CHAINS[-1]
+        heap, left = DropHeap(*lists), len(items)
         while left and not deadline.expired:
             left, taken = interpreted_kernels().change_many(net, state, heap, left, 1, (leaning, SLACK), ([], []))
             if taken:

@@ -22,12 +22,12 @@ class Kernels(NamedTuple):
     candidates: Callable[..., int]
     change_many: Callable[..., tuple[int, int]]
     room: Callable[[int, type], Any]
-    """Return an array with room for so many numbers of a type."""
+    """Return an array with room for a number of values of a type."""
     batch: int
     """Drops to evaluate before the clock is checked for the first time."""
 
 
-def kernels_of(state: StagedSchedule) -> Kernels:
+def kernels_of(state: Any) -> Kernels:
     """Return the kernels for the arrays of a schedule."""
     return interpreted_kernels() if isinstance(state.runs, dict) else _compiled_kernels()
 
@@ -92,7 +92,7 @@ def as_lists(net: StageGraph, state: StagedSchedule) -> tuple[StageGraph, Staged
     return graph, schedule._replace(memory=state.memory, lazy=[0] * len(state.lazy))
 
 
-def runs_of(state: StagedSchedule) -> tuple[Int, Int]:
+def runs_of(state: Any) -> tuple[Int, Int]:
     """Return ops and stages of all runs, by op and stage; both of shape (runs,)."""
     if isinstance(state.runs, dict):
         runs = [(op, stage) for (op, run), stage in state.runs.items() if run < state.times[op]]
