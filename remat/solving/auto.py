@@ -23,6 +23,7 @@ from remat.problem.scope import covers, own_scope
 from remat.registry import heuristics, load, make_backend
 from remat.runtime.checked_options import Options
 from remat.runtime.deadline import Deadline
+from remat.runtime.resources import available_cpus
 from remat.schedule import OrderRule
 from remat.schedule.certificate import overhead_text
 from remat.solving.chain_starts import BLOCKS, FEW, LIMITS, LOWER, ROTOR
@@ -81,7 +82,8 @@ STAGES = (
     Stage("drops", 0.15, seconds_per_op=0.02, when=("not-tiny",)),
     Stage("greedy", 0.4, max_ops=2_000, when=("not-tiny", "no-schedule", "until-compiled")),
     Stage("eviction", 0.1, seconds=2, max_ops=5_000, when=("not-tiny", "no-schedule", "until-compiled")),
-    Stage("annealing", 0.8, when=("no-training", "time-limit", "schedule", "compiling-alone"), wait=True),
+    Stage("annealing", 0.8, when=("no-training", "time-limit", "schedule", "compiling-alone", "patient"), wait=True),
+    Stage(BLOCKS, 0.5, seconds_per_op=0.02, when=("training", "not-close", "compiling-alone"), wait=True),
     Stage(LOWER, 0.05, seconds_per_op=0.02, max_ops=LIMITS[LOWER], when=("training", "no-schedule")),
     Stage("live-sets", 0.2, seconds_per_op=0.005, max_ops=MOST_OPS, when=("training", "no-schedule")),
     Stage(FEW, 0.5, seconds_per_op=0.02, max_ops=LIMITS[FEW], when=("training",)),
@@ -257,11 +259,24 @@ class LeastCostSearch(Policy):
         try:
             self.follow(brief)
             self.idle.clear()  # a longer run may bring more
+            rest = [stage for stage in stages if stage not in brief]
+            if available_cpus() == 1:
+                rest = self.follow_interpreted(rest)
             if not self.over:
                 self.compile(stages)
-                self.follow([stage for stage in stages if stage not in brief])
+                self.follow(rest)
         finally:
             self.note_waiting()
+
+    def follow_interpreted(self, stages: list[Stage]) -> list[Stage]:
+        """Run the first stages, up to those that run until code is compiled, without compiling; return the others."""
+        fillers = ["until-compiled" in stage.when for stage in stages]
+        first = fillers.index(True) if True in fillers else 0
+        last = first + len(list(takewhile(bool, fillers[first:])))
+        self.compiles = False
+        self.follow(stages[:last])
+        self.compiles = True
+        return stages[last:]
 
     @staticmethod
     def is_brief(stage: Stage) -> bool:
@@ -272,7 +287,13 @@ class LeastCostSearch(Policy):
     def try_again(self) -> None:
         super().try_again()
         skipped = self.skipped_order
-        if skipped is not None and not self.waiting and not self.over and self.orders.prepared(Deadline(0.0)):
+        if (
+            skipped is not None
+            and self.compiles
+            and not self.waiting
+            and not self.over
+            and self.orders.prepared(Deadline(0.0))
+        ):
             self.run_stage(skipped)
 
     # -- stages ------------------------------------------------------------------------------------------------------

@@ -151,6 +151,8 @@ class Policy:
         """Number of consecutive runs of a method without improvement."""
         self.spent: dict[str, float] = {}
         """Seconds used by each heuristic and by bounds."""
+        self.compiles = True
+        """False while a single CPU runs what needs no compiled code."""
         self.last_bounds = 0.0
         """Seconds of the last computation of bounds."""
         self.bounds_final = False
@@ -185,11 +187,6 @@ class Policy:
         """True if few stages have run, and their last integer programme was small."""
         programmes = self.programmes
         return isinstance(programmes, StageProgrammes) and programmes.small
-
-    @property
-    def compiling_alone(self) -> bool:
-        """True if code is compiled on the only CPU, and there is time to wait: meanwhile, other searches find less."""
-        return bool(self.waiting) and available_cpus() == 1 and self.clock.remaining >= COMPILATION
 
     @property
     def slow_link(self) -> bool:
@@ -277,7 +274,7 @@ class Policy:
 
     def loaded(self, name: str) -> bool:
         """Return True if a heuristic can run at once."""
-        return name not in self.waiting or self.kept[name].prepared(Deadline(0.0))
+        return name not in self.waiting or (self.compiles and self.kept[name].prepared(Deadline(0.0)))
 
     def code_is_ready(self) -> CachedFlag:
         """Return a flag that becomes true when a heuristic that waits for its code can run."""
@@ -315,7 +312,7 @@ class Policy:
             return False
         session, heuristic = self.session, self.made(name)
         later = self.stage if self.stage.method == name else Stage(name, TURN_SHARE)
-        if wait <= 0 and not heuristic.prepared(self.clock.earlier(0.0)):
+        if wait <= 0 and not (self.compiles and heuristic.prepared(self.clock.earlier(0.0))):
             self._postpone(name, later)
             return False
         with session.step(name):
@@ -484,12 +481,14 @@ CONDITIONS: Mapping[str, Callable[[Policy], bool]] = {
     "huge": lambda policy: policy.num_ops > HUGE_OPS,
     "mild": lambda policy: (policy.problem.budget_bytes or 0) >= MILD * policy.problem.reference_peak,
     "close": lambda policy: policy.close,
+    "not-close": lambda policy: not policy.close,
     "schedule": lambda policy: policy.session.best is not None,
     "no-schedule": lambda policy: policy.session.best is None,
     "slow-link": lambda policy: policy.slow_link,
     "rather-slow-link": lambda policy: policy.carried <= RATHER_SLOW,
     "compiling": lambda policy: bool(policy.waiting),
-    "compiling-alone": lambda policy: policy.compiling_alone,
+    "compiling-alone": lambda policy: bool(policy.waiting) and available_cpus() == 1,
+    "patient": lambda policy: policy.clock.remaining >= COMPILATION,
     "until-compiled": lambda policy: bool(policy.waiting),
     "time-limit": lambda policy: policy.timed,
     "cp-sat": lambda policy: policy.family == "cp-sat",

@@ -74,6 +74,7 @@ class Stages:
     finds : tuple of str
         Heuristics that find a feasible, suboptimal schedule.
     cpus : int
+        If it is 1, the start of compilation is a step.
     """
 
     def __init__(
@@ -111,7 +112,10 @@ class Stages:
 
         auto, portfolio = remat.solving.auto, remat.solving.portfolio
         patch.setattr(portfolio, "load", lambda _, name: kind(name))
-        patch.setattr(portfolio, "available_cpus", lambda: cpus)
+        for module in auto, portfolio:
+            patch.setattr(module, "available_cpus", lambda: cpus)
+        if cpus == 1:
+            patch.setattr(LeastCostSearch, "compile", lambda *_: self.trace.append("compile"))
         patch.setattr(portfolio, "chain_start", lambda name: kind(name)())
         patch.setattr(portfolio, "raise_bounds", lambda _, deadline, *__: step("bounds", deadline))
         patch.setattr(auto, "explore", lambda *_, deadline, **__: step("exhaustive", deadline))
@@ -165,9 +169,13 @@ TRACES: dict[str, tuple[Problem, dict[str, Any], str]] = {
         RANDOM, {"ready": {DROPS: NEVER}, "finds": ("eviction",)},
         "order live-search greedy eviction eviction greedy live-search bounds",
     ),
-    "a single CPU does nothing but compile annealing": (
+    "a single CPU compiles after the interpreter has run, and then waits for annealing": (
         RANDOM, {"ready": {DROPS: NEVER, "annealing": 8.0}, "finds": ("greedy",), "seconds": 20.0, "cpus": 1},
-        "order live-search greedy annealing eviction greedy live-search bounds",
+        "order live-search greedy compile annealing eviction greedy live-search bounds",
+    ),
+    "or for block checkpointing, unless few stages are close to the bound": (
+        TRAINING, {"ready": COLD | {BLOCKS: 2.0}, "finds": (BLOCKS,), "cpus": 1},
+        f"order few-stages greedy eviction compile {BLOCKS} few-stages",
     ),
     "tiny problems are searched before waiting for kernels": (
         TINY, {"ready": {"annealing": 30.0}, "seconds": 1.0},
