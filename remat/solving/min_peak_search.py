@@ -339,10 +339,10 @@ class MinPeakSearch(Policy):
         if self.clock.expired or self.session.reached is not None:
             return
         with self.session.timed(name):
-            heuristic = self.made(name)
+            heuristic, began = self.made(name), self.clock.elapsed
             if self._ready(heuristic):
                 with contextlib.suppress(ProblemError):
-                    self._attempt(heuristic, budget, deadline, self.call.seed)
+                    self._attempt(heuristic, budget, self.after_loading(deadline, began), self.call.seed)
 
     def _ready(self, heuristic: Heuristic) -> bool:
         """Load the kernels of a heuristic; return False with a remark if that takes too long."""

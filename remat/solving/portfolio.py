@@ -322,9 +322,7 @@ class Policy:
                 return False
             self.waiting.pop(name, None)
             session.enter(name)
-            loading = self.clock.elapsed - began
-            latest = max(deadline.seconds, LATEST * self.clock.seconds)
-            deadline = replace(deadline, seconds=min(latest, deadline.seconds + loading))
+            deadline = self.after_loading(deadline, began)
             began = self.clock.elapsed
             ran = False
             with self._failure_noted(name):
@@ -333,6 +331,11 @@ class Policy:
                 self._spend(name, began)
                 ran = True
         return ran
+
+    def after_loading(self, deadline: Deadline, began: float) -> Deadline:
+        """Return a deadline moved by the time since loading began, at most to :data:`LATEST`."""
+        latest = max(deadline.seconds, LATEST * self.clock.seconds)
+        return replace(deadline, seconds=min(latest, deadline.seconds + self.clock.elapsed - began))
 
     @contextlib.contextmanager
     def _failure_noted(self, name: str) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """minimize(): proved least peaks under all rules, and the quick search for messages."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,9 @@ from remat.backends.results import RawResult
 from remat.graphs import GraphBuilder
 from remat.graphs.families import unit_chain
 from remat.graphs.zoo import ZOO
+from remat.heuristics.base import HeuristicRun
 from remat.heuristics.drops import Drops
+from remat.heuristics.eviction import Eviction
 from remat.ordering.best_first import Aim, explore
 from remat.ordering.live_search import KERNELS as LIVE_SEARCH
 from remat.ordering.live_search import LiveSearch
@@ -321,3 +324,21 @@ def test_drops_run_first_on_graphs_without_blocks(monkeypatch, compiled, quick, 
     MinPeakSearch(session, quick=quick).run()
     assert names[: len(order)] == order
     assert names.count("drops") == order.count("drops")
+
+
+def test_waiting_for_code_takes_nothing_from_the_run() -> None:
+    left: list[float] = []
+
+    class Late(Eviction):
+        def prepared(self, *_: object) -> bool:
+            time.sleep(0.1)
+            return True
+
+        def run(self, _: Problem, run: HeuristicRun) -> None:
+            left.append(run.deadline.remaining)
+
+    problem = Problem(unit_chain(40), objective="least-peak")
+    search = MinPeakSearch(Session(problem, SolveOptions(Deadline.after(600)), ""))
+    search.kept["late"] = Late()
+    search.attempt_once("late", 1, search.clock.earlier(0.05))
+    assert 0 < left[0] <= 0.05

@@ -179,8 +179,8 @@ class BlockCheckpointing(Heuristic):
             return schedule
         drops = Drops(DropsOptions(leanings=LEANINGS))
         plans, longest = [best, *_above(frontier, budget)], 0.0
-        if run.horizon is not None and not drops.compiled():
-            plans = plans[:1]  # the interpreter takes long, and other methods take turns
+        if not drops.compiled():
+            plans = plans[:1]  # the interpreter takes long
         for plan in plans:
             if kept.enough or run.deadline.remaining <= longest:
                 break
