@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
 from operator import and_
 from typing import NamedTuple
 
 from remat.bounds.live_set_game import Live, LiveSetGame, Question
+from remat.bounds.tensor_cuts import TensorCuts
 from remat.problem import Problem
 from remat.runtime.bits import bits, numbers
 
@@ -24,7 +24,7 @@ MOST_MOMENTS = 300
 
 
 class Gates:
-    """Proofs that sets cannot be live, in a game without tensors of at most `small` bytes.
+    """Proofs that sets cannot be live, in a game without small tensors.
 
     Let a set be live after a schedule within ``M`` bytes that has no superfluous runs. An op is a *gate* if it needs at
     least :data:`GATE` of the most that an op needs. Either no gate ran. Or consider the last run of any gate, of ``d``.
@@ -36,13 +36,16 @@ class Gates:
     ----------
     problem : Problem
         As for :class:`LiveSetGame`.
-    small : int
-        Bytes of the largest tensor that is left out.
+    small, early : int
+        Bytes of the largest tensor that is left out, and of the largest one among those that depend on no gate.
+    forks : int
+        Most forks at which a proof tries each path from a gate to a set.
     """
 
-    def __init__(self, problem: Problem, small: int) -> None:
-        self.game = LiveSetGame(problem, small=small, merge=False)
-        self._small = small
+    def __init__(self, problem: Problem, small: int, early: int = 0, forks: int = 0) -> None:
+        self.forks = forks
+        self._left_out = left_out(LiveSetGame(problem, merge=False), small, max(small, early))
+        self.game = LiveSetGame(problem, merge=False, left_out=self._left_out)
         self._needed = [0] * len(self.game.size)
         for op in self.game.order:
             ops = 1 << op
@@ -64,7 +67,7 @@ class Gates:
         OverdueError
             At the deadline of the game.
         """
-        live = frozenset(tensor for tensor in live if self.game.size[tensor] > self._small)
+        live -= self._left_out
         if memory not in self._levels:
             self._levels[memory] = Level(self, memory, -1)
         refuted = bool(live) and self._levels[memory].refute(live)
@@ -101,15 +104,13 @@ class Gates:
         return fits
 
 
-class Line(NamedTuple):
-    """Bytes of the smallest of some tensors, of which one is live, and the tensors as bits."""
-
-    least: int
-    tensors: int
-
-    def then(self, tensor: int, size: int) -> Line:
-        """Return the line with one more tensor."""
-        return Line(min(self.least, size), self.tensors | 1 << tensor)
+def left_out(game: LiveSetGame, small: int, early: int) -> Live:
+    """Return tensors of at most `small` bytes, and of at most `early` if they depend on no op of the most memory."""
+    least, late = GATE * max(game.needs, default=0), 0
+    for op in game.order:
+        if game.needs[op] >= least or any(late >> read & 1 for read in game.reads[op]):
+            late |= bits(game.writes[op])
+    return frozenset(t for t, size in enumerate(game.size) if size <= (small if late >> t & 1 else early))
 
 
 class Condition(NamedTuple):
@@ -140,13 +141,13 @@ class Level:
     * A tensor is *free* next to ``h`` bytes if it can be made from nothing within ``M - h`` without gates. The *closed*
       tensors are those that ops other than gates make of free ones.
     * Let a set need ``z``, which is not closed. If its writer is no gate, it has an input that is not closed; one such
-      input and its line are the *line* of ``z``, with ``z``. From the last gate on, a tensor of the line is live: if
+      input and its line are a *line* of ``z``, with ``z``. From the last gate on, a tensor of the line is live: if
       ``z`` is made later, the input is live then, and so on, back to an output of a gate, which is made no more.
-      Tensors of disjoint lines are different, so their least sizes add up.
+      So the live tensors have at least the bytes of a minimum cut of all lines of such tensors.
     * So ``z`` is made by such ops of ``T``, ``X`` and closed tensors.
     * Let ``z`` be closed, and let lines of other tensors of the set hold at least ``h`` bytes. If
       ``z`` is not free next to ``h``, it is made of a tensor of ``T`` or ``X``, and of free ones, by ops that need at
-      most ``M - h``: they touch no line. Lines with contributions to buffers do not count here.
+      most ``M - h``: they touch no line.
     * If one of these tensors is not in ``T`` or ``X``, its writer ran after the gate. At that moment its inputs
       were live, and lines of the other tensors of the set. The same holds for them. So it does, even if they are in
       ``X``, for tensors that are on all paths from an output of ``d`` to the set.
@@ -201,10 +202,21 @@ class Level:
         for case in cases:
             if case not in self._excluded:
                 _, gate, last = case
-                if not self._all_violate(gate, [*reversed(self._chain(gate, end, last)), end]):
+                if not self._excludes(gate, end, last, ()):
                     return False
                 self._excluded.add(case)
         return True
+
+    def _excludes(self, gate: int, end: Moment, last: int, forks: tuple[int, ...]) -> bool:
+        """Return True only if a gate cannot be the last one and lead to a tensor of the set, along a path by `forks`.
+
+        It then tries all paths at the next fork.
+        """
+        moments, branches = self._chain(gate, end, last, forks)
+        if self._all_violate(gate, [*reversed(moments), end]):
+            return True
+        more = branches if len(forks) < self._all.forks else []
+        return bool(more) and all(self._excludes(gate, end, last, (*forks, branch)) for branch in more)
 
     # -- what ops other than gates make ------------------------------------------------------------------------------
 
@@ -249,26 +261,11 @@ class Level:
         return not self._closed >> tensor & 1
 
     @cached_property
-    def _lines(self) -> dict[int, Line]:
-        """The line of each tensor that is not closed: of its inputs, it follows the one whose line holds the most."""
-        lines: dict[int, Line] = {}
-        for op in self.game.order:
-            for tensor in filter(self._is_open, self.game.writes[op]):
-                size = self.game.size[tensor]
-                before = [lines[read] for read in self.inputs(tensor) or () if read in lines]
-                before.sort(key=lambda line: line.least)
-                lines[tensor] = before[-1].then(tensor, size) if before else Line(size, 1 << tensor)
-        return lines
-
-    def _held(self, tensors: Iterable[int], touched: Live = frozenset()) -> int:
-        """Return the least bytes of lines of tensors that have no buffer in common, nor one with touched tensors."""
-        taken, total = bits(touched), 0
-        for least, line in sorted((self._lines[tensor] for tensor in tensors), reverse=True):
-            whole = line | bits(part for each in numbers(line & self._shared) for part in self.game.whole(each))
-            if not whole & taken:
-                total += least
-                taken |= whole
-        return total
+    def _lines(self) -> TensorCuts:
+        """Lines of tensors that are not closed. Contributions to buffers count as none: they share bytes."""
+        tensors = [tensor for op in self.game.order for tensor in self.game.writes[op] if self._is_open(tensor)]
+        size = {tensor: 0 if tensor in self.game.shared else self.game.size[tensor] for tensor in tensors}
+        return TensorCuts(size, {t: frozenset(filter(self._is_open, self.inputs(t) or ())) for t in tensors})
 
     # -- moments -----------------------------------------------------------------------------------------------------
 
@@ -280,11 +277,10 @@ class Level:
         moment = Moment(live, lines)
         game = self.game
         least, touched = (game.bytes(live), live) if op is None else (game.needs[op], game.touched[op])
-        moment.impossible = least + self._held(lines, touched) > self._memory
+        moment.impossible = least + self._lines.least(lines, touched) > self._memory
         opened = frozenset(filter(self._is_open, live))
         moment.conditions = [Condition(tensor, None) for tensor in opened]
-        # Steps to a closed tensor may write to the buffer of a line, so that its bytes are not held next to them.
-        held = self._held(tensor for tensor in opened | lines if not self._lines[tensor].tensors & self._shared)
+        held = self._lines.least(opened | lines)
         for tensor in live - opened:
             if not self._free_next_to(held) >> tensor & 1:
                 moment.conditions.append(Condition(tensor, held))
@@ -302,19 +298,26 @@ class Level:
             moment.before[tensor] = self._moment(self.game.reads[writer], others, writer)
         return moment.before[tensor]
 
-    def _chain(self, gate: int, end: Moment, tensor: int) -> list[Moment]:
-        """Return moments of steps after a gate on all paths from it to a tensor of the last set."""
+    def _chain(self, gate: int, end: Moment, tensor: int, forks: tuple[int, ...]) -> tuple[list[Moment], list[int]]:
+        """Return moments of steps after a gate on all paths from it to a tensor of the last set, and the next fork.
+
+        At the first forks the paths lead through the given inputs.
+        """
         outputs, derived = self.game.writes[gate], self._derived(gate)
-        common, found, moment = self._common(gate, derived), [], end
+        common, found, moment, choices = self._common(gate, derived), [], end, list(forks)
+        branches: list[int] = []
         while tensor not in outputs:
             earlier = self._earlier(moment, tensor)
             if earlier is None:
                 break
             found.append(earlier)
             below = [read for read in earlier.live if derived >> read & 1]
+            if len(below) > 1 and choices:
+                below = [choices.pop(0)]
             if len(below) == 1:
                 moment, tensor = earlier, below[0]
                 continue
+            branches = branches or below
             # Several paths: the next tensor on all of them.
             others = [each for each in numbers(common[tensor]) if each != tensor]
             if not others:
@@ -322,7 +325,7 @@ class Level:
             tensor = max(others, key=lambda each: self.game.position[self.game.writer[each]])
             lines = earlier.lines | {each for each in earlier.bound if self._is_open(each) and not derived >> each & 1}
             moment = Moment(frozenset(), lines)
-        return found
+        return found, branches
 
     def _common(self, gate: int, derived: int) -> dict[int, int]:
         """Return for each tensor derived from a gate those on all paths to it, with itself."""

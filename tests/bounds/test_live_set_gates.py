@@ -11,7 +11,7 @@ import pytest
 
 from remat import Problem
 from remat.bounds.live_set_bound import LiveSetSearch
-from remat.bounds.live_set_game import LiveSetGame
+from remat.bounds.live_set_game import LiveSetGame, Question
 from remat.bounds.live_set_gates import Gates
 from remat.graphs.io import load_graph
 from remat.runtime.bits import bits, numbers
@@ -50,7 +50,7 @@ def test_gates_refute_only_sets_that_cannot_be_live(seeds: range) -> None:
         if not 4 <= len(tensors) <= 9:
             continue
         least, small = least_memory(plain), rng.choice([0, min(plain.size), sorted(plain.size)[len(tensors) // 4]])
-        gates = Gates(problem, small)
+        gates = Gates(problem, small, early=rng.choice([0, max(plain.size) // 2]), forks=rng.choice([0, 2, 4]))
         sets = [chosen for size in (1, 2, 3) for chosen in combinations(tensors, size)]
         for chosen in rng.sample(sets, min(12, len(sets))):
             memory = least[bits(chosen)]
@@ -75,6 +75,27 @@ def test_gates_close_the_least_peak_of_a_transformer(name: str, small: int, memo
     game = gates.game
     gradients = [reads for op, reads in enumerate(game.reads) if "sum_" in game.problem.graph.op_names[op]]
     assert any(gates.refute(reads, memory) for reads in gradients)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "goal"),
+    [
+        ("sd3", 89_000_000, "grad_layers.21.attn.split"),
+        ("diffusion-unet", 461_000_000, "grad_down0.0.attn.ff.multiply"),
+    ],
+)
+def test_gates_refute_sets_of_image_models(name: str, memory: int, goal: str) -> None:
+    """Small tensors of the text are held next to two of the image; lines share none, and paths fork."""
+    problem = Problem(load_graph(name))
+    gates = Gates(problem, 400_000, early=4_500_000, forks=4)
+    assert gates.refute(LiveSetGame(problem, merge=False).reads[problem.graph.op_names.index(goal)], memory)
+
+
+def test_search_passes_wider_sets_to_narrower_ones() -> None:
+    """Two gradients of diffusion-unet are made again of one before them, through sets of twice their bytes."""
+    problem = Problem(load_graph("diffusion-unet"))
+    game = LiveSetGame(problem)
+    assert all(game.decide(game.reads[op], Question(462_600_000, 20)) for op in game.order)
 
 
 def test_later_calls_continue_an_interrupted_question() -> None:
