@@ -176,7 +176,7 @@ class Level:
         self._excluded: set[tuple[Live, int, int]] = set()
         """Sets, with last gates and tensors that these lead to, which are impossible."""
         self.ancestors, self._within = cache(self._find_ancestors), cache(self._find_within)
-        self._derived = cache(self._find_derived)
+        self._derived, self._held = cache(self._find_derived), cache(self._find_held)
 
     @cached_property
     def _closed(self) -> int:
@@ -267,6 +267,10 @@ class Level:
         size = {tensor: 0 if tensor in self.game.shared else self.game.size[tensor] for tensor in tensors}
         return TensorCuts(size, {t: frozenset(filter(self._is_open, self.inputs(t) or ())) for t in tensors})
 
+    def _find_held(self, tensors: Live) -> int:
+        """Return the least bytes of lines of tensors."""
+        return self._lines.least(tensors)
+
     # -- moments -----------------------------------------------------------------------------------------------------
 
     def _moment(self, live: Live, lines: Live, op: int | None) -> Moment:
@@ -277,13 +281,16 @@ class Level:
         moment = Moment(live, lines)
         game = self.game
         least, touched = (game.bytes(live), live) if op is None else (game.needs[op], game.touched[op])
-        moment.impossible = least + self._lines.least(lines, touched) > self._memory
+        room = self._memory - least
+        # A cut has at most the bytes of the tensors themselves.
+        if sum(game.size[tensor] for tensor in lines) > room:
+            moment.impossible = self._lines.least(lines, touched) > room
         opened = frozenset(filter(self._is_open, live))
         moment.conditions = [Condition(tensor, None) for tensor in opened]
-        held = self._lines.least(opened | lines)
-        for tensor in live - opened:
-            if not self._free_next_to(held) >> tensor & 1:
-                moment.conditions.append(Condition(tensor, held))
+        if closed := live - opened:
+            held = self._held(opened | lines)
+            known = self._free_next_to(held)
+            moment.conditions += [Condition(tensor, held) for tensor in closed if not known >> tensor & 1]
         moment.bound = frozenset(condition.tensor for condition in moment.conditions)
         self._moments[key] = moment
         return moment
