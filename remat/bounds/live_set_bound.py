@@ -31,7 +31,7 @@ RISE = 0.01
 FINE = 1e-3
 #: Largest tensors that gates leave out in turn, relative to the bound so far: late ones and early ones, see
 #: :class:`.live_set_gates.Gates`. In the zoo, one tensor of an image takes at least 7 % next to a text of at most 5 %,
-#: which has parts of 1 %. The last number is that of forks: sd3 is refuted only with them, and four are enough.
+#: which has parts of 1 %. The last number is that of forks: the sets of sd3 take two.
 GATES = (0.06, 0.06, 0), (0.005, 0.06, 4)
 #: The same where ops were merged: with forks, the bound of nasnet-a-large is 77.6 % after 30 s, and 79.0 % without.
 MERGED_GATES = (0.06, 0.06, 0), (0.005, 0.005, 0)
@@ -45,7 +45,7 @@ LEAST_SECONDS = 0.05
 #: Questions in succession without a refutation after which a round with limited time ends.
 MOST_VAIN = 3
 #: Memory of first schedules, relative to the least that suffices. They hold tensors written late, without failed
-#: searches, and take 3 to 4 s on graphs of 2,000 ops; with the least memory it is 10 s, or too many computes.
+#: searches, and take up to 1.5 s on graphs of 2,000 ops; with the least memory it is 10 s, or too many computes.
 ROOMS = 1.3, 1.03
 #: Computes of the longest of these: that of sd3 has 59,000. Those of diffusion-unet, with 200,000, take 8 s, and its
 #: schedule with the least memory has 140,000.
@@ -172,7 +172,8 @@ class LiveSetSearch:
         return 1 + int(FINE * (self.high or 0))
 
     @property
-    def _nearly_closed(self) -> bool:
+    def nearly_closed(self) -> bool:
+        """True if further passes could lower the memory that suffices by little."""
         return self.high is not None and self.high - self.low <= self._fine
 
     def run(self, clock: Deadline) -> None:
@@ -361,9 +362,8 @@ class LiveSetSearch:
     def schedules(self, limit: int, clock: Deadline) -> Iterator[Schedule]:
         """Yield schedules with ever smaller peaks below `limit`: none if the search implies none that is short enough.
 
-        That of the last one is at most :attr:`high`, and comes first if little is left between the bound and
-        :attr:`high`. Those before it have more memory and take less time, see :data:`ROOMS`. There is none if some op
-        may not run again.
+        That of the last one is at most :attr:`high`. Those before it have more memory and take less time, see
+        :data:`ROOMS`. There is none if some op may not run again.
         """
         game, high, below = self.game, self.high, limit - self.problem.constant_bytes
         if game is None or high is None or self._too_long:
@@ -374,7 +374,7 @@ class LiveSetSearch:
         least: dict[str, Any] = {"memory": high}
         roomy = [{"memory": int(high * room), "by_writer": True, "failures": 0, "most": MOST_ROOMY} for room in ROOMS]
         first = [] if self._too_long_quick else [quick]
-        for limits in [*first, *([least, *roomy] if self._nearly_closed else [*roomy, least])]:
+        for limits in [*first, *roomy, least]:
             memory = limits["memory"]
             schedule = Computes(game, **limits).schedule(clock) if memory < below else None
             if schedule is not None:

@@ -191,7 +191,7 @@ class MinPeakSearch(Policy):
                 while search.advance(first if search.high is None else later):
                     self._raise_bound(search)
                     if search.high is not None and search.high < much_lower:
-                        self._add_schedules(search, deadline, most=1)
+                        self._add_schedules(search, deadline, most=None if search.nearly_closed else 1)
                         much_lower = MUCH_LOWER * search.high
                 self._raise_bound(search)
                 if search.high is not None and search.high < self.peak:
