@@ -38,9 +38,9 @@ class Greedy(Heuristic):
 
     The result is staged: first computes in the reference order (where the order is free, also in that of the start),
     every op at most once in each stage. The interpreter runs the kernels of :class:`remat.heuristics.drops.Drops`,
-    which choose among all stages at once. That takes a tenth of the time (1 s for 2,000 ops), so while they are not
-    compiled, the interpreter runs those until a schedule keeps the budget. On networks with long skip connections the
-    worst stage is the better choice.
+    which choose among all stages at once. That takes a tenth of the time (1 s for 2,000 ops), so until drops are
+    compiled, the default method has the interpreter choose like them, and ends with the first schedule. On networks
+    with long skip connections the worst stage is the better choice.
 
     Examples
     --------
@@ -64,7 +64,8 @@ class Greedy(Heuristic):
             return Schedule.reference(problem.graph)
         best = Best(problem, run, problem.graph.base_cost)
         orders = given_orders(problem, run.start)
-        by_price = [] if Drops.compiled() else [*product([_by_price], orders, BY_PRICE)]
+        brief = run.horizon is not None and not Drops.compiled()  # one of several methods, until drops are compiled
+        by_price = [*product([_by_price], orders, BY_PRICE)] if brief else []
         for k, (descent, order, leaning) in enumerate([*by_price, *product([_by_stage], orders, LEANINGS)]):
             if best.enough or (k and run.deadline.expired) or (by_price and best.cost):
                 break

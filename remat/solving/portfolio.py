@@ -261,8 +261,9 @@ class Policy:
     # -- compiled code -----------------------------------------------------------------------------------------------
 
     def compile(self, stages: Iterable[Stage]) -> None:
-        """Start compiling the heuristics of a table in the background, in its order, unless they are compiled.
+        """Start compiling the heuristics of a table in the background, unless they are compiled.
 
+        They follow the order of the table; except on training graphs, annealing comes first, since it gains the most.
         One CPU is left to this process.
         """
         used = [name for stage in stages if self.applies(stage) for name in (stage.method, *stage.options)]

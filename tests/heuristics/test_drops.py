@@ -28,6 +28,7 @@ from remat.heuristics.drops.heuristic import (
     tables,
 )
 from remat.heuristics.drops.kernels import kernels_of
+from remat.heuristics.greedy import Greedy
 from remat.problem import Problem
 from remat.runtime.compiled import kernel
 from remat.runtime.compiled.interpreted import interpreted
@@ -116,6 +117,14 @@ def test_interpreted_and_compiled_drops_are_equal(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Drops, "compiled", lambda *_: False)
     monkeypatch.setattr(Drops, "prepared", None)
     assert improved() == compiled != starts
+
+
+def test_greedy_takes_the_same_drops_until_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(layered(100, seed=7), "80%")
+    drops = Drops(DropsOptions((2.0,))).run(problem, RUN)
+    monkeypatch.setattr(Drops, "compiled", lambda *_: False)
+    alone, in_turn = (Greedy().run(problem, replace(RUN, horizon=horizon)) for horizon in (None, Deadline()))
+    assert in_turn.computes() == drops.computes() != alone.computes()
 
 
 def test_start_must_be_staged() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -179,7 +180,7 @@ class BlockCheckpointing(Heuristic):
             return schedule
         drops = Drops(DropsOptions(leanings=LEANINGS))
         plans, longest = [best, *_above(frontier, budget)], 0.0
-        if not drops.compiled():
+        if math.isfinite(run.deadline.remaining) and not drops.compiled():
             plans = plans[:1]  # the interpreter takes long
         for plan in plans:
             if kept.enough or run.deadline.remaining <= longest:
