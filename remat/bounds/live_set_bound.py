@@ -339,19 +339,17 @@ class LiveSetSearch:
         """
         game, high = self.game, self.high
         assert game is not None and high is not None
-        most = high - self._fine
         goals = [(name, goal) for name, goal in self._goals(game) if game.upper(goal) > memory]
-        needs = {game.reads[op]: game.needs[op] for op in game.order}
-
-        def rank(each: tuple[str, Live]) -> tuple[bool, int]:
-            first = -needs.get(each[1], 0) if gates.forks else int(game.upper(each[1]) <= most)
-            return each[1] != self._refuted, first
-
         if gates.forks:
+            needs = {game.reads[op]: game.needs[op] for op in game.order}
             goals.reverse()
+            goals.sort(key=lambda each: -needs.get(each[1], 0))
+        else:
+            goals.sort(key=lambda each: game.upper(each[1]) <= high - self._fine)
+        goals.sort(key=lambda each: each[1] != self._refuted)
         gates.game.clock = clock
         try:
-            for name, goal in sorted(goals, key=rank):
+            for name, goal in goals:
                 if gates.refute(goal, memory):
                     self.low, self._cause, self._refuted = memory + 1, name, goal
                     return True

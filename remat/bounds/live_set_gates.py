@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property, reduce
 from operator import and_
@@ -176,7 +177,7 @@ class Level:
         self._excluded: set[tuple[Live, int, int]] = set()
         """Sets, with last gates and tensors that these lead to, which are impossible."""
         self.ancestors, self._within = cache(self._find_ancestors), cache(self._find_within)
-        self._derived, self._held = cache(self._find_derived), cache(self._find_held)
+        self._derived = cache(self._find_derived)
 
     @cached_property
     def _closed(self) -> int:
@@ -267,9 +268,10 @@ class Level:
         size = {tensor: 0 if tensor in self.game.shared else self.game.size[tensor] for tensor in tensors}
         return TensorCuts(size, {t: frozenset(filter(self._is_open, self.inputs(t) or ())) for t in tensors})
 
-    def _find_held(self, tensors: Live) -> int:
-        """Return the least bytes of lines of tensors."""
-        return self._lines.least(tensors)
+    @cached_property
+    def _held(self) -> Callable[[Live], int]:
+        """Function that returns the least bytes of lines of tensors."""
+        return cache(self._lines.least)
 
     # -- moments -----------------------------------------------------------------------------------------------------
 

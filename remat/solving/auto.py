@@ -285,15 +285,11 @@ class LeastCostSearch(Policy):
         return most is not None and most <= BRIEF and name in heuristics() and not load("heuristics", name).kernels
 
     def try_again(self) -> None:
+        if not self.compiles:
+            return
         super().try_again()
         skipped = self.skipped_order
-        if (
-            skipped is not None
-            and self.compiles
-            and not self.waiting
-            and not self.over
-            and self.orders.prepared(Deadline(0.0))
-        ):
+        if skipped is not None and not self.waiting and not self.over and self.orders.prepared(Deadline(0.0)):
             self.run_stage(skipped)
 
     # -- stages ------------------------------------------------------------------------------------------------------

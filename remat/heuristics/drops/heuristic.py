@@ -127,6 +127,8 @@ class Drops(Heuristic):
     def improved(self, problem: Problem, start: Schedule, deadline: Deadline) -> Schedule | None:
         """Return one descent from `start` in the reference order, perhaps over the budget; None: `start` is not staged.
 
+        The interpreter runs it if the kernels are not compiled, with the same result.
+
         Examples
         --------
         >>> from remat.graphs.families import unit_chain
